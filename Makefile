@@ -1,0 +1,63 @@
+# grpo-bench. Every target sets up what it needs; setting up again costs nothing while nothing changed.
+#
+#   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
+#   make test [ARGS="-k journal"]                 all tests
+#   make lint                                     style, types, import rules
+#   make bench [ARGS=...]                         speed, as ratios within one run
+#   make setup                                    only set up: .venv/bin/grpo-bench
+#   make check                                    lint, then test
+#   make clean                                    remove what set-up made
+#
+# PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
+
+PYTHON ?= python3
+PROFILE ?= laptop
+ARGS ?=
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PROJECTS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP_INSTALL := $(PIP) install -qq --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench check clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+
+setup: $(INSTALLED)
+
+run: setup
+	@$(BIN)/grpo-bench run --profile $(PROFILE) $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+	@$(BIN)/pyright
+
+bench: setup
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+check: lint test
+
+clean:
+	rm -rf $(VENV)
+
+$(INSTALLED): $(BIN)/pip constraints.txt requirements-dev.txt core/hatch_build.py $(PROJECTS:%=%/pyproject.toml)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(PIP_INSTALL) hatchling editables
+	@$(PIP_INSTALL) --no-build-isolation --requirement requirements-dev.txt $(PROJECTS:%=--editable %)
+	@touch $@
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "grpo-bench needs Python 3.11 or newer; $(PYTHON) was not found (set PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "grpo-bench needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1) (set PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,51 @@
+"""The command line: one file per verb.
+
+Modules here import nothing heavy at the top, so that ``--help`` and the listings answer at once; a verb imports what it
+needs when it runs. Exit codes: 0 done, 1 the run failed or missed its target, 2 the input was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from . import plan, plugins, profiles, report, run
+from .options import Parser
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.verb(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _exit_code(error)
+
+
+def _parser() -> Parser:
+    from .. import __version__
+    parser = Parser(prog="grpo-bench", description="Measures how long a GRPO stack takes to reach a target pass@k.")
+    parser.add_argument("--version", action="version", version=f"grpo-bench {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for module in (run, plan, plugins, profiles, report):
+        module.add(verbs)
+    return parser
+
+
+def _exit_code(error: Exception) -> int:
+    """Say what is wrong in one message; an error nobody raised on purpose keeps its traceback."""
+    from ..contract import GrpoBenchError, InputError
+    if not isinstance(error, GrpoBenchError):
+        raise error
+    where = f" [{error.boundary}]" if str(error.boundary) else ""
+    hint = f"\n  hint: {error.hint}" if error.hint else ""
+    print(f"grpo-bench: {error.message}{where}{hint}", file=sys.stderr)
+    return 2 if isinstance(error, InputError) else 1

@@ -1,0 +1,52 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from ..registry import Resolved
+
+Verbs = Any
+"""What ``add_subparsers`` returns; argparse has no public name for it."""
+
+MAX_SEED = 2**32 - 1
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong arguments are one message and exit code 2, not a page of usage; abbreviations are refused."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}\n  hint: see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def add_profile_options(parser: argparse.ArgumentParser) -> None:
+    """Everything that chooses what to run."""
+    parser.add_argument("--profile", required=True, metavar="NAME", help="which profile; see 'profiles list'")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="root of all random streams (default: the profile's)")
+    add_layer_options(parser)
+
+
+def add_layer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--registry", type=Path, metavar="FILE", help="read this instead of ./registry.toml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+                        help="override one value, as in trainer.learning_rate=1e-3; may be repeated")
+
+
+def resolved_by(arguments: argparse.Namespace) -> Resolved:
+    """The profile that the common options choose."""
+    from ..registry import resolve
+    return resolve(arguments.profile, registry=arguments.registry, overrides=arguments.overrides)
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_SEED):
+        raise argparse.ArgumentTypeError(f"should be an integer between 0 and {MAX_SEED}, got {text!r}")
+    return int(text)

@@ -1,0 +1,64 @@
+"""The kinds of events and what their ``data`` holds.
+
+``events.jsonl`` is the only truth about a run; every other view is derived from it. Durations are seconds. The
+``phase`` events partition the wall clock of the engine's process: each names the phase that starts at its
+``elapsed_s``, and lasts until the next one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What the engine's critical path is busy with; exactly one at any time."""
+
+    STARTUP = "startup"
+    ROLLOUT = "rollout"
+    LOG_PROBABILITIES = "log_probabilities"
+    ADVANTAGES = "advantages"
+    UPDATE = "update"
+    DRAIN = "drain"
+    REFIT = "refit"
+    VALIDATION = "validation"
+    CHECKPOINT = "checkpoint"
+    JOURNAL = "journal"
+    SHUTDOWN = "shutdown"
+
+
+class Kind(StrEnum):
+    """Event kinds. Keys of ``data`` stand in parentheses."""
+
+    RUN_STARTED = "run_started"
+    """(run, profile, seed, target, metric, max_steps, prompts_per_step, generations_per_prompt, scored, process_started_before_s)"""
+    PHASE = "phase"
+    """(phase)"""
+    ROLLOUT = "rollout"
+    """A rollout ended (rollout_id, group_id, task_id, purpose, end, cause, message, reward, turns, sampled_tokens, versions, durations,
+    counters, attempt)"""
+    GROUP = "group"
+    """A training group is complete (group_id, task_id, epoch, index, target, rewards, oldest_version)"""
+    BATCH = "batch"
+    """A step's batch is built (rows, rollouts, tokens, n_tokens, n_sequences, reward_mean, advantage_zero_groups, masked by reason, ages)"""
+    UPDATE = "update"
+    """(loss, grad_norm, learning_rate, tokens, ended_at, metrics)"""
+    REFIT = "refit"
+    """(version, bytes, seconds, probe_difference, transport)"""
+    VALIDATION = "validation"
+    """(version, k, tasks, passed, metrics, standard_error, seconds, ends, target_met)"""
+    CHECKPOINT = "checkpoint"
+    """(folder, what, seconds, bytes)"""
+    PROGRESS = "progress"
+    """A rollout phase moved on (done, total, sampled_tokens)"""
+    ALARM = "alarm"
+    """Something a person should know (name, message)"""
+    STALL = "stall"
+    """Nothing moved for a while (waiting, seconds, stacks)"""
+    STEP = "step"
+    """A step is over (version, seconds, reward_mean, rollouts, sampled_tokens)"""
+    RESUMED = "resumed"
+    """(from_step, attempt)"""
+    ERROR = "error"
+    """(type, message, hint, plugin, role, task, traceback)"""
+    RUN_ENDED = "run_ended"
+    """(status, metric, value, target, steps, time_to_target_s, wall_s, cpu_s, weights_sha256, ledger)"""

@@ -1,0 +1,116 @@
+"""Where workers run.
+
+A *worker group* is ``count`` workers of one kind. A worker is an object made by a function named ``module:function``
+inside some process; its public async or plain methods can be called from the engine through a :class:`WorkerGroup` and
+from other workers through an :class:`Address`. Values cross as msgpack with raw array buffers
+(:mod:`grpo_bench.contract.codec`), never as pickle, so interpreters may differ. Workers of one group that is
+``colocate``-d with another share its processes, rank by rank, and then call each other without serialising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a group's workers sit: how many, threads each, and environment variables they start with."""
+
+    workers: int = 1
+    threads: int = 1
+    nodes: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A worker group to start. ``target`` is ``module:function`` and gets a :class:`WorkerContext`; ``interpreter`` is
+    a python path (None: the engine's own)."""
+
+    name: str
+    target: str
+    config: Any
+    placement: Placement
+    interpreter: str | None = None
+    colocate: str | None = None
+    start_deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A worker that can be called from any process of the run. ``endpoint`` is fabric-specific."""
+
+    group: str
+    rank: int
+    endpoint: str
+
+
+class Remote(Protocol):
+    """One worker, callable. An exception of the worker's method is raised here as PluginError (GrpoBenchErrors keep
+    their type); a dead worker raises WorkerLost; passing ``deadline_s`` raises DeadlineExceeded and cancels the call."""
+
+    @property
+    def local(self) -> bool:
+        """Whether the worker lives in the caller's process, so that a call serialises nothing."""
+        ...
+
+    async def call(self, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> Any: ...
+
+
+class WorkerGroup(Protocol):
+    """A started group."""
+
+    @property
+    def size(self) -> int: ...
+
+    def address(self, rank: int) -> Address: ...
+
+    async def call(self, rank: int, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> Any: ...
+
+    async def call_all(self, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> list[Any]:
+        """Call on every worker at once; results by rank. The first failure cancels the others and is raised."""
+        ...
+
+    async def restart(self, rank: int) -> None:
+        """Replace one worker by a new one of the same spec."""
+        ...
+
+    async def close(self) -> None:
+        """Call ``close`` on workers that have it, then end the processes, by force after a grace time."""
+        ...
+
+
+class FabricHandle(Protocol):
+    """Starts groups and reaches workers."""
+
+    async def start_group(self, spec: GroupSpec) -> WorkerGroup: ...
+
+    async def connect(self, address: Address) -> Remote: ...
+
+    async def stacks(self) -> Mapping[str, str]:
+        """Python stacks of every worker process, for hang reports."""
+        ...
+
+    async def cpu_seconds(self) -> float:
+        """CPU time of all worker processes, ended ones and their children included."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker's target function gets."""
+
+    group: str
+    rank: int
+    size: int
+    config: Any
+    rendezvous: str
+    """A folder shared by the group's workers on one host, empty at start."""
+    connect: Any
+    """``async connect(address) -> Remote``; a worker of this process is returned without serialisation."""
+    clock: Any
+    logger: Any

@@ -1,0 +1,52 @@
+"""Lifecycle hooks, through pluggy. An observer is any object with some of these methods.
+
+Observers see; they never steer. One that raises is reported once and unregistered; the run goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from .values import Event, Group, ValidationReport
+
+PROJECT = "grpo_bench"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known when a run starts: its id and folder, the resolved profile (JSON data), whether it can be scored."""
+
+    run: str
+    folder: Path
+    profile: dict[str, Any]
+    scored: bool
+
+
+class ObserverHooks:
+    """The hooks."""
+
+    @hookspec
+    def run_started(self, run: RunFacts) -> None:
+        """Once, before anything else of the run."""
+
+    @hookspec
+    def event(self, event: Event) -> None:
+        """Every event, in order, from the engine's process."""
+
+    @hookspec
+    def group_finished(self, group: Group) -> None:
+        """A training group whose rollouts have all ended."""
+
+    @hookspec
+    def validated(self, report: ValidationReport, groups: list[Group]) -> None:
+        """A validation and its rollouts, one group per task."""
+
+    @hookspec
+    def run_ended(self, summary: dict[str, Any]) -> None:
+        """Once, after everything else; ``summary`` is what ``--json`` prints."""

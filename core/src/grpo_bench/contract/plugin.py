@@ -1,0 +1,70 @@
+"""What an entry point names: a small descriptor, not the implementation.
+
+The module that holds a descriptor imports pydantic and this package only; everything heavy is behind the
+``module:function`` strings. ``capabilities`` are what negotiation at plan time reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .roles import Role
+
+API_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a plugin can do, as sets of names; which fields matter depends on the role.
+
+    trainer: ``sends`` (transports), ``deterministic``. generator: ``receives`` (transports), ``sampling`` (parameters
+    it honours away from their neutral value: ``temperature``, ``top_p``, ``top_k``, ``min_p``, penalties), ``refit``
+    (``drain``, ``keep``), ``deterministic``. environment: ``prompt`` (keys of Task.prompt), ``sandbox`` (``exec``,
+    ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form`` (``in_process`` or ``program``).
+    """
+
+    sends: frozenset[str] = frozenset()
+    receives: frozenset[str] = frozenset()
+    sampling: frozenset[str] = frozenset()
+    refit: frozenset[str] = frozenset()
+    prompt: frozenset[str] = frozenset()
+    sandbox: frozenset[str] = frozenset()
+    form: str = "in_process"
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin's descriptor.
+
+    ``factory`` (``module:function``) takes a PluginContext and returns the role object. ``client`` (generators only)
+    takes a list of Remotes, one per engine, and returns a GeneratorClient inside a rollout worker. Environments and
+    agents are made inside rollout workers by ``worker_factory`` from ``(config, WorkerContext)``; an environment's
+    ``factory`` object only lists tasks. ``describe`` (optional) takes the config and returns facts for the plan, such
+    as the isolation in force. ``stand_in`` is True for mocks and modelled parts.
+    """
+
+    name: str
+    role: Role
+    summary: str
+    config: type[Any]
+    factory: str
+    api: int = API_VERSION
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    client: str | None = None
+    worker_factory: str | None = None
+    describe: str | None = None
+    requires: tuple[str, ...] = ()
+    supports: Mapping[str, str] = field(default_factory=dict)
+    stand_in: bool = False
+
+
+def load_object(spec: str) -> Any:
+    """The object that ``module:name`` names."""
+    module, _, name = spec.partition(":")
+    if not name:
+        raise ValueError(f"{spec!r} is not of the form module:name")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,284 @@
+"""What a plugin of each role promises.
+
+A role object is made by its plugin's factory in the engine's process. One that needs other processes starts worker
+groups through ``context.fabric``; it never forks by itself. Methods raise plain exceptions; the core attributes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from .fabric import Address, FabricHandle, Placement
+from .values import (
+    Doubles, End, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
+)
+
+
+class Role(StrEnum):
+    """The places a plugin can take; the entry-point group of each is ``grpo_bench.<role>``."""
+
+    TRAINER = "trainer"
+    GENERATOR = "generator"
+    ENVIRONMENT = "environment"
+    AGENT = "agent"
+    HARDWARE = "hardware"
+    FABRIC = "fabric"
+    RULESET = "ruleset"
+    OBSERVER = "observer"
+
+    @property
+    def entry_point_group(self) -> str:
+        return f"grpo_bench.{self.value}"
+
+
+class Clock(Protocol):
+    """The only source of time. ``asyncio`` sleeps and time-outs follow it because its loop does."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary point."""
+        ...
+
+    def now_utc(self) -> str:
+        """UTC, ISO 8601 with microseconds and ``+00:00``."""
+        ...
+
+
+@dataclass(frozen=True)
+class PluginContext:
+    """What a factory gets. ``config`` is an instance of the plugin's own model; ``policy`` the profile's policy section
+    with the checkpoint resolved to a folder; ``seed`` this plugin's branch of the run's seed tree."""
+
+    config: Any
+    fabric: FabricHandle
+    placement: Placement
+    run_folder: Path
+    policy: PolicyFacts
+    seed: int
+    deterministic: bool
+    clock: Clock
+    logger: Any
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """Sections of the profile that the role is entitled to read: ``loss`` for a trainer, ``sampling`` (both profiles,
+    as :class:`Sampling`) for a generator, ``limits`` for environment and agent."""
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """The policy being trained: the HF folder it starts from and the longest sequence it may see, in tokens."""
+
+    checkpoint: Path
+    max_context: int
+    vocab_size: int
+
+
+class Trainer(Protocol):
+    """Owns the weights that learn."""
+
+    async def start(self) -> None: ...
+
+    async def log_probabilities(self, batch: TrainBatch, weights: Literal["current", "reference"]) -> Floats:
+        """Log-probability [N] of every token given those before it in its row, temperature applied; 0 at row starts."""
+        ...
+
+    async def update(self, batch: TrainBatch) -> UpdateStats:
+        """One optimizer step with the contract's loss on the whole batch."""
+        ...
+
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The weights a transfer carries, in sending order."""
+        ...
+
+    async def send(self, transfer: Transfer) -> int:
+        """Send the current weights; returns the bytes sent."""
+        ...
+
+    async def save(self, folder: Path, what: Literal["full", "weights"]) -> None:
+        """Write into an existing empty folder: ``weights`` is an HF folder, ``full`` adds all that ``load`` needs."""
+        ...
+
+    async def load(self, folder: Path) -> None: ...
+
+    async def weights_sha256(self) -> str:
+        """Hash over names and bytes of all weights, the same for equal weights whatever the layout."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Generator(Protocol):
+    """The engine's half of a generator: lifecycle, refit, probe."""
+
+    async def start(self) -> None: ...
+
+    def addresses(self) -> tuple[Address, ...]:
+        """One per engine, for the clients in rollout workers."""
+        ...
+
+    async def pause(self, mode: Literal["drain", "keep"]) -> None:
+        """Admit no request; ``drain`` waits for running ones, ``keep`` preempts them."""
+        ...
+
+    async def receive(self, transfer: Transfer) -> None:
+        """Take the weights, set the version, reset every cache; raises if any of it fails on any engine."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Log-probability of each token given those before it [T] per sequence, 0 at index 0, at temperature 1, by the
+        same computation that sampling uses, from an empty cache."""
+        ...
+
+    async def health(self) -> Mapping[str, Any]: ...
+
+    async def restart(self, engine: int) -> None:
+        """Bring one engine back after a failure; it has no weights until the next ``receive``."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class GeneratorClient(Protocol):
+    """The rollout worker's half, made in any process by the descriptor's ``client`` factory."""
+
+    async def generate(self, request_id: str, ids: Ids, sampling: Sampling, *, stream: str, affinity: str,
+                       deadline_s: float) -> Sample:
+        """Sample one reply to the prompt ``ids``.
+
+        ``stream`` names the random stream (rollout id and turn), ``affinity`` groups requests that share prefixes.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a request and free its slot; unknown ids are fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """``exit_code`` 124 with ``timed_out`` where the whole process tree was killed at its limit."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+
+class Sandbox(Protocol):
+    """One task's isolated working copy, as an agent sees it."""
+
+    async def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> ExecResult: ...
+
+    async def read(self, path: str) -> str: ...
+
+    async def write(self, path: str, text: str) -> None: ...
+
+    async def diff(self) -> str:
+        """Unified diff from the task's initial state to now."""
+        ...
+
+    async def close(self) -> None:
+        """Kill the whole tree and drop the copy. Closing twice is fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What grading says. ``reward`` None: it could not be graded. ``masked`` keeps the rollout out of the loss."""
+
+    reward: float | None
+    masked: bool = False
+    detail: str = ""
+
+
+class Environment(Protocol):
+    """Tasks, sandboxes and grading. Made in the engine's process for ``tasks`` and in each rollout worker for the rest."""
+
+    def tasks(self, split: str) -> Sequence[Task]: ...
+
+    async def start(self) -> None: ...
+
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> Sandbox: ...
+
+    async def score(self, task: Task, patch: str) -> Score:
+        """Grade a patch (a unified diff) in a fresh sandbox."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the policy made; ``arguments`` are strings as sampled, keyed by parameter name."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One model reply as an agent sees it. ``truncated``: the context or the reply's limit ended it.
+    ``message`` is the reply as a chat message, to be appended to the history unchanged."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    truncated: bool
+    message: Mapping[str, Any]
+
+
+class PolicyClient(Protocol):
+    """The policy as an in-process agent sees it: chat in, chat out. Tokens are recorded behind it."""
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """``messages`` and ``tools`` in OpenAI's chat form (role, content, tool_calls, tool_call_id)."""
+        ...
+
+
+class Agent(Protocol):
+    """Drives one task to its end. ``run`` returns COMPLETED, MAX_TURNS or TRUNCATED; anything else is an exception."""
+
+    async def run(self, task: Task, sandbox: Sandbox, policy: PolicyClient) -> End: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One verdict of a ruleset: which rule, whether it holds, on which value."""
+
+    rule: str
+    ok: bool
+    message: str
+
+
+class Ruleset(Protocol):
+    """What must hold for a result to count, and when to validate and stop."""
+
+    def check(self, profile: Any) -> Sequence[Finding]: ...
+
+    def should_validate(self, step: int, max_steps: int) -> bool: ...
+
+    def met(self, report: ValidationReport) -> bool: ...
+
+
+class Hardware(Protocol):
+    """Knows the machine: how many processes and threads each role gets, and where."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Facts for plan and provenance (cores, memory, accelerators)."""
+        ...
+
+    def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
+        """Placement of each worker group from the number of workers it wants (0: as many as suits the machine)."""
+        ...
+
+
+__all__ = [
+    "Agent", "AsyncIterator", "Clock", "Doubles", "Environment", "ExecResult", "Finding", "Generator", "GeneratorClient",
+    "Hardware", "PluginContext", "PolicyClient", "PolicyFacts", "Reply", "Role", "Ruleset", "Sandbox", "Score", "ToolCall",
+    "Trainer",
+]

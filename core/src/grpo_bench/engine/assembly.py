@@ -1,0 +1,136 @@
+"""From a plan to live parts: makes every role object through its plugin's factory, starts them, closes them.
+
+Errors of a part are attributed here: whatever a plugin raises leaves as a PluginError that names plugin and role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..contract import (
+    Boundary, Environment, FabricHandle, Generator, GroupSpec, GrpoBenchError, InputError, Placement, PluginContext,
+    PluginError, Purpose, Role, Ruleset, Sampling, Task, Trainer, WorkerGroup, load_object,
+)
+from ..registry import Part, Plan
+from ..steps.rollout import TARGET, PluginSpec, worker_config
+from .seeds import branch
+
+_POLICY = "grpo_bench.policy:make_policy"
+
+
+class Assembly:
+    """The live parts of one run."""
+
+    def __init__(self, plan: Plan, folder: Path, clock: Any, logger: Any, stop_token_ids: tuple[int, ...]) -> None:
+        self.plan = plan
+        self._folder = folder
+        self._clock = clock
+        self._logger = logger
+        profile = plan.profile
+        max_context = profile.policy.max_context
+        validation = profile.validation.sampling or profile.sampling
+        self.sampling: dict[Purpose, Sampling] = {
+            purpose: settings.stamp(purpose, stop_token_ids=stop_token_ids, max_context=max_context,
+                                    seed=branch(plan.seed, "sampling", purpose))
+            for purpose, settings in ((Purpose.TRAIN, profile.sampling), (Purpose.VALIDATION, validation))}
+        self.fabric: FabricHandle = self._make(Role.FABRIC, None)
+        self.trainer: Trainer = self._make(Role.TRAINER, self.fabric)
+        self.generator: Generator = self._make(Role.GENERATOR, self.fabric)
+        self.environment: Environment = self._make(Role.ENVIRONMENT, self.fabric)
+        self.ruleset: Ruleset | None = self._make(Role.RULESET, self.fabric) if Role.RULESET in plan.parts else None
+        self.workers: WorkerGroup | None = None
+
+    async def start(self) -> None:
+        """Trainer and generator at once, then the rollout workers beside the generator's engines."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._guarded(Role.TRAINER, self.trainer.start()))
+            tasks.create_task(self._guarded(Role.GENERATOR, self.generator.start()))
+        self.workers = await self.fabric.start_group(self._rollout_group())
+        with self.attributed(Role.ENVIRONMENT):
+            await self.workers.call_all("start", deadline_s=self.plan.profile.limits.sandbox_start_s)
+
+    async def close(self) -> None:
+        """Close everything that was started, the workers first; failures are logged, not raised."""
+        steps: list[tuple[str, Any]] = [("rollout workers", self.workers), ("generator", self.generator),
+                                        ("trainer", self.trainer), ("fabric", self.fabric)]
+        for name, part in steps:
+            if part is None:
+                continue
+            try:
+                await part.close()
+            except Exception as error:
+                self._logger.warning("close failed", part=name, error=repr(error), exc_info=True)
+
+    def tasks(self, split: str, at_most: int | None) -> Sequence[Task]:
+        """The environment's tasks of ``split``, the first ``at_most`` of them."""
+        with self.attributed(Role.ENVIRONMENT):
+            tasks = self.environment.tasks(split)
+            if not len(tasks):
+                raise InputError(f"split {split!r} has no tasks", hint="see grpo.split and validation.split in the profile")
+        return tasks[:at_most] if at_most is not None else tasks
+
+    @contextmanager
+    def attributed(self, role: Role, *, step: int | None = None, task: str | None = None) -> Iterator[None]:
+        """Whatever is raised inside leaves as a GrpoBenchError that names this role's plugin."""
+        boundary = Boundary(plugin=self.plan.parts[role].descriptor.name, role=role.value, task=task, step=step)
+        try:
+            yield
+        except GrpoBenchError as error:
+            if error.boundary == Boundary():
+                error.boundary = boundary
+            elif error.boundary.step is None:
+                error.boundary = replace(error.boundary, step=step)
+            raise
+        except Exception as error:
+            raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary,
+                              hint="the traceback is in the run's engine.log") from error
+
+    async def _guarded(self, role: Role, work: Any) -> None:
+        with self.attributed(role):
+            await work
+
+    def _make(self, role: Role, fabric: FabricHandle | None) -> Any:
+        part = self.plan.parts[role]
+        with self.attributed(role):
+            return load_object(part.descriptor.factory)(self._context(role, fabric))
+
+    def _context(self, role: Role, fabric: Any) -> PluginContext:
+        profile = self.plan.profile
+        return replace(
+            bare_context(self.plan, self.plan.parts[role], self._folder, self._clock, self._logger), fabric=fabric,
+            shared={"loss": profile.grpo.loss, "limits": profile.limits, "sampling": self.sampling})
+
+    def _rollout_group(self) -> GroupSpec:
+        plan, profile = self.plan, self.plan.profile
+        engines = self.generator.addresses()
+        beside = profile.rollout.workers == 0
+        config = worker_config(
+            environment=self._worker_part(Role.ENVIRONMENT), agent=self._worker_part(Role.AGENT),
+            client=plan.parts[Role.GENERATOR].descriptor.client or "", engines=engines, policy=_POLICY,
+            policy_config={"folder": str(plan.checkpoint.checkpoint), "max_context": profile.policy.max_context,
+                           "enable_thinking": profile.policy.enable_thinking, "tool_parser": profile.policy.tool_parser},
+            limits=profile.limits)
+        placement = plan.placements.get("rollout", Placement())
+        count = len(engines) if beside else profile.rollout.workers
+        return GroupSpec(name="rollout", target=TARGET, config=config,
+                         placement=replace(placement, workers=count), colocate=engines[0].group if beside else None)
+
+    def _worker_part(self, role: Role) -> PluginSpec:
+        part = self.plan.parts[role]
+        model = type(part.config)
+        return PluginSpec(part.descriptor.worker_factory or "", f"{model.__module__}:{model.__qualname__}",
+                          part.config.model_dump(mode="json"))
+
+
+def bare_context(plan: Plan, part: Part, folder: Path, clock: Any, logger: Any) -> PluginContext:
+    """The context of a part that starts no workers, such as an observer."""
+    nothing: Any = None
+    return PluginContext(
+        config=part.config, fabric=nothing, placement=plan.placements.get(part.role.value, Placement()),
+        run_folder=folder, policy=plan.checkpoint, seed=branch(plan.seed, part.role.value),
+        deterministic=plan.profile.deterministic, clock=clock, logger=logger.bind(role=part.role.value))

@@ -1,0 +1,146 @@
+"""Time. The only place that reads a clock.
+
+A run's event loop is its clock: ``asyncio.sleep`` and ``asyncio.timeout`` follow ``loop.time()``. With the real loop
+that is the monotonic clock; with :class:`VirtualLoop` it is a number that jumps to the next timer whenever nothing is
+ready to run, so that an hour of modelled waiting takes as long as its computation. Virtual runs are deterministic:
+timers of the same instant fire in the order they were set, and threads, subprocesses and sockets are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import resource
+import time
+from collections.abc import Callable
+from contextvars import Context
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class RealClock:
+    """Monotonic and wall clock of the machine."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def now_utc(self) -> str:
+        return datetime.now(UTC).isoformat(timespec="microseconds")
+
+    def since_process_start(self) -> float:
+        """Seconds since this process began (10 ms resolution; since the interpreter's first use of CPU elsewhere than on Linux)."""
+        try:
+            fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+            started = int(fields[19]) / _clock_ticks()
+            return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        except (OSError, IndexError, ValueError, AttributeError):
+            return time.process_time()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of this process, worker processes and other children left out."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+
+class VirtualClock:
+    """The time of a virtual loop. UTC starts on 2000-01-01, so that nobody takes it for a date."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def now_utc(self) -> str:
+        return (_EPOCH + timedelta(seconds=self._loop.time())).isoformat(timespec="microseconds")
+
+    def since_process_start(self) -> float:
+        return self._loop.time()
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+
+class VirtualDeadlock(RuntimeError):
+    """Everything waits and no timer is set: in real time this would hang for ever."""
+
+
+class _OrderedTimer(asyncio.TimerHandle):
+    """A timer that sorts by instant, then by the order of setting."""
+
+    def __init__(self, when: float, order: int, callback: Callable[..., object], args: tuple[Any, ...],
+                 loop: asyncio.AbstractEventLoop, context: Context | None) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._order = order
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, _OrderedTimer)
+        return (self.when(), self._order) < (other.when(), other._order)
+
+
+class _Jump:
+    """Stands where a loop has its selector: instead of waiting for I/O it moves the loop's time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise VirtualDeadlock("every task waits and nothing is scheduled")
+        if timeout > 0:
+            self._loop.jump()
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop without I/O whose time is virtual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._timers_set = 0
+        self._clock_resolution = 1e-9
+        self._selector = _Jump(self)
+
+    def time(self) -> float:
+        return self._now
+
+    def jump(self) -> None:
+        """Move to the instant of the earliest timer."""
+        self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any,
+                context: Context | None = None) -> asyncio.TimerHandle:
+        self._timers_set += 1
+        timer = _OrderedTimer(when, self._timers_set, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+        raise RuntimeError("a virtual-time run has no threads")
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+def run_virtual(make: Callable[[VirtualClock], Any]) -> Any:
+    """Run the coroutine that ``make`` returns under virtual time."""
+    loop = VirtualLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(make(VirtualClock(loop)))
+
+
+def _clock_ticks() -> int:
+    import os
+
+    return os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,308 @@
+"""The schedule that runs the six steps.
+
+One step: start the prompts that the trainer's version opens -> wait for this step's groups -> log-probabilities ->
+masks and advantages -> update -> drain or keep what is in flight -> refit -> validate -> checkpoint. The synchronous
+schedule is max age 0: nothing is in flight during an update. The first refit, of version 0, comes before any rollout.
+
+The loop owns the order and the phases; the parts own the work. It is the critical path, so the phase it is in is what
+the run's wall clock is charged to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..contract import (
+    Boundary, DeadlineExceeded, Group, Ids, Kind, Phase, Position, Purpose, Role, RolloutShareExceeded, Status,
+    TrainBatch, Transfer, ValidationReport,
+)
+from ..steps import (
+    apply_masks, build_batch, needs_prev, needs_reference, refit, should_validate, target_met, validation_report,
+    with_advantages,
+)
+from .assembly import Assembly
+from .buffer import GroupBuffer, Ticket
+from .checkpoints import CheckpointStore, Restored, size_of
+from .recorder import Recorder
+from .rollouts import RolloutPool, failed_share
+from .seeds import branch
+
+_PROBE_ROWS, _PROBE_LENGTH = 4, 48
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the run is: completed steps, which is also the trainer's weight version, and the last validation."""
+
+    step: int = 0
+    report: ValidationReport | None = None
+    met_at_s: float | None = None
+
+
+class Loop:
+    """Runs the steps on started parts."""
+
+    def __init__(self, parts: Assembly, recorder: Recorder, observers: Any, store: CheckpointStore, clock: Any,
+                 digest: str, transport_folder: Path) -> None:
+        profile = parts.plan.profile
+        assert parts.workers is not None
+        self._parts = parts
+        self._profile = profile
+        self._recorder = recorder
+        self._observers = observers
+        self._store = store
+        self._clock = clock
+        self._digest = digest
+        self._train = parts.tasks(profile.grpo.split, None)
+        self._held_out = parts.tasks(profile.validation.split, profile.validation.max_tasks)
+        self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock)
+        self._buffer = GroupBuffer(prompts_per_step=profile.grpo.prompts_per_step, max_age=profile.schedule.max_age,
+                                   max_steps=profile.grpo.max_steps, tasks=len(self._train))
+        self._arrived = asyncio.Event()
+        self._rolling: set[asyncio.Task[None]] = set()
+        self._probes = self._random_probes()
+        self._transport_folder = transport_folder
+        self.progress = Progress()
+
+    @property
+    def pool(self) -> RolloutPool:
+        return self._pool
+
+    def missing(self) -> list[int]:
+        """The prompts that the current step still waits for."""
+        return self._buffer.missing(self.progress.step)
+
+    async def run(self, restored: Restored | None) -> Status:
+        """All steps until the target is met or none is left."""
+        if restored is not None:
+            await self._restore(restored)
+        await self._refit()
+        if restored is None and await self._validate_if_due(0):
+            return Status.TARGET_MET
+        async with asyncio.TaskGroup() as rollouts:
+            for step in range(self.progress.step + 1, self._profile.grpo.max_steps + 1):
+                self._recorder.step = step
+                await self._step(step, rollouts)
+                met = await self._validate_if_due(step)
+                await self._checkpoint_if_due(step)
+                if met:
+                    break
+            for task in self._rolling:
+                task.cancel()
+        if self.progress.met_at_s is not None:
+            return Status.TARGET_MET
+        return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
+
+    async def finish(self) -> str:
+        """Write the final weights if asked for; returns their hash."""
+        with self._parts.attributed(Role.TRAINER):
+            if self._profile.checkpoint.final:
+                with self._recorder.phase(Phase.CHECKPOINT):
+                    await self._save("final", "weights", None)
+            return await self._parts.trainer.weights_sha256()
+
+    async def _step(self, step: int, rollouts: asyncio.TaskGroup) -> None:
+        started = self._clock.monotonic()
+        target = step - 1
+        self._recorder.enter(Phase.ROLLOUT)
+        self._launch(target, rollouts)
+        while not self._buffer.ready(target):
+            self._arrived.clear()
+            await self._arrived.wait()
+        groups = self._buffer.take(target)
+        self._check_share(groups, step)
+        batch = await self._prepare(step, groups)
+        await self._update(step, batch)
+        await self._hold_rollouts()
+        self.progress.step = step
+        self._probes = self._sampled_probes(groups) or self._probes
+        await self._refit()
+        self._recorder.enter(Phase.JOURNAL)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
+        self._recorder.emit(Kind.STEP, version=step, seconds=self._clock.monotonic() - started,
+                            reward_mean=float(np.mean(rewards)) if rewards else None, rollouts=len(trajectories),
+                            sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
+
+    def _launch(self, version: int, rollouts: asyncio.TaskGroup) -> None:
+        """Start every prompt that the trainer's version opens."""
+        self._buffer.advance(version)
+        while (ticket := self._buffer.start()) is not None:
+            task = rollouts.create_task(self._roll(ticket, rollouts), name=f"group {ticket.group_id}")
+            self._rolling.add(task)
+            task.add_done_callback(self._rolling.discard)
+
+    async def _roll(self, ticket: Ticket, rollouts: asyncio.TaskGroup) -> None:
+        name = f"t{ticket.group_id}" + (f"e{ticket.attempt}" if ticket.attempt else "")
+        group = await self._pool.group(
+            self._train[ticket.position.index], name=name, group_id=ticket.group_id, position=ticket.position,
+            target=ticket.target, size=self._profile.grpo.generations_per_prompt, purpose=Purpose.TRAIN)
+        if self._buffer.finish(group):
+            self._observers.group_finished(group)
+            self._recorder.emit(
+                Kind.GROUP, group_id=group.group_id, task_id=group.task_id, epoch=group.position.epoch,
+                index=group.position.index, target=group.target, oldest_version=group.oldest_version,
+                rewards=[trajectory.reward for trajectory in group.trajectories])
+            self._arrived.set()
+        else:
+            self._recorder.alarm("group_evicted", f"prompt {group.group_id} is too old for its step and starts again")
+            self._launch(self.progress.step, rollouts)
+
+    async def _prepare(self, step: int, groups: Sequence[Group]) -> TrainBatch:
+        """Log-probabilities, masks, advantages, in the contract's order."""
+        grpo = self._profile.grpo
+        self._recorder.enter(Phase.LOG_PROBABILITIES)
+        batch, report = build_batch(step, groups, grpo)
+        prev = await self._log_probabilities(step, batch, "current") if needs_prev(grpo) else None
+        reference = await self._log_probabilities(step, batch, "reference") if needs_reference(grpo) else None
+        self._recorder.enter(Phase.ADVANTAGES)
+        batch, report = apply_masks(batch, report, prev, grpo)
+        batch, report = with_advantages(replace(batch, reference_log_probabilities=reference), report, grpo)
+        self._recorder.emit(
+            Kind.BATCH, rows=batch.rows, rollouts=report.rollouts, tokens=report.tokens, n_tokens=batch.n_tokens,
+            n_sequences=batch.n_sequences, reward_mean=report.reward_mean, not_samples=dict(report.not_samples),
+            advantage_zero_groups=report.zero_advantage_groups, masked=dict(report.masked),
+            ages={str(age): count for age, count in report.ages.items()}, metrics=dict(report.metrics))
+        for name, message in report.alarms.items():
+            self._recorder.alarm(name, message)
+        return batch
+
+    async def _log_probabilities(self, step: int, batch: TrainBatch, weights: Any) -> Any:
+        with self._parts.attributed(Role.TRAINER, step=step):
+            return await self._within(self._parts.trainer.log_probabilities(batch, weights),
+                                      self._profile.limits.update_s, "log-probabilities", "limits.update_s")
+
+    async def _update(self, step: int, batch: TrainBatch) -> None:
+        self._recorder.enter(Phase.UPDATE)
+        with self._parts.attributed(Role.TRAINER, step=step):
+            stats = await self._within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
+                                       "limits.update_s")
+        self._recorder.emit(Kind.UPDATE, loss=stats.loss, grad_norm=stats.grad_norm, learning_rate=stats.learning_rate,
+                            tokens=stats.tokens, ended_at=stats.ended_at, metrics=dict(stats.metrics))
+
+    async def _hold_rollouts(self) -> None:
+        """Drain rollouts, or leave them to be preempted by the generator."""
+        self._recorder.enter(Phase.DRAIN)
+        if self._profile.schedule.in_flight == "drain":
+            await self._pool.drain()
+        with self._parts.attributed(Role.GENERATOR):
+            await self._within(self._parts.generator.pause(self._profile.schedule.in_flight), self._profile.limits.refit_s,
+                               "pausing the generator", "limits.refit_s")
+
+    async def _refit(self) -> None:
+        settings = self._profile.refit
+        self._recorder.enter(Phase.REFIT)
+        version = self.progress.step
+        folder = self._transport_folder / f"v{version}"
+        folder.mkdir(exist_ok=True)
+        transfer = Transfer(version, self._parts.plan.transport, str(folder), self._parts.trainer.tensors(),
+                            settings.chunk_bytes, self._profile.limits.refit_s)
+        stats = await refit(self._parts.trainer, self._parts.generator, transfer, self._probes, settings.probe_bound,
+                            self._clock)
+        with self._parts.attributed(Role.GENERATOR):
+            await self._parts.generator.resume()
+        self._pool.open_gate()
+        shutil.rmtree(folder, ignore_errors=True)
+        self._recorder.emit(Kind.REFIT, version=version, bytes=stats.bytes, seconds=stats.seconds,
+                            probe_difference=stats.probe_difference, transport=transfer.transport)
+
+    async def _validate_if_due(self, step: int) -> bool:
+        """Validate where the schedule says so; True where that meets the target."""
+        settings, ruleset = self._profile.validation, self._parts.ruleset
+        due = (ruleset.should_validate(step, self._profile.grpo.max_steps) if ruleset is not None
+               else should_validate(settings, step, self._profile.grpo.max_steps))
+        if not due:
+            return False
+        self._recorder.enter(Phase.DRAIN)
+        await self._pool.drain()
+        self._pool.open_gate()
+        self._recorder.enter(Phase.VALIDATION)
+        report, groups = await self._validate(step)
+        met = settings.metric is not None and settings.target is not None and (
+            ruleset.met(report) if ruleset is not None else target_met(report, settings.metric, settings.target))
+        self.progress.report = report
+        if met:
+            self.progress.met_at_s = self._recorder.elapsed()
+        self._recorder.emit(Kind.VALIDATION, version=report.version, k=report.k, tasks=report.tasks, passed=report.passed,
+                            metrics=dict(report.metrics), standard_error=report.standard_error, seconds=report.seconds,
+                            ends=dict(report.ends), target_met=met)
+        self._observers.validated(report, groups)
+        return met
+
+    async def _validate(self, step: int) -> tuple[ValidationReport, list[Group]]:
+        started = self._clock.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._pool.group(
+                task, name=f"v{step}.{index}", group_id=index, position=Position(0, index), target=step,
+                size=self._profile.validation.k, purpose=Purpose.VALIDATION)) for index, task in enumerate(self._held_out)]
+        groups = [task.result() for task in running]
+        self._check_share(groups, step)
+        report = validation_report(step, self.progress.step, groups, self._profile.validation.k,
+                                   self._clock.monotonic() - started)
+        return report, groups
+
+    async def _checkpoint_if_due(self, step: int) -> None:
+        period = self._profile.checkpoint.period
+        if not period or step % period:
+            return
+        self._recorder.enter(Phase.CHECKPOINT)
+        state = {"step": step, "buffer": self._buffer.snapshot(), "digest": self._digest, "probes": list(self._probes)}
+        await self._save(f"step-{step:05d}", "full", state)
+        self._store.prune()
+
+    async def _save(self, name: str, what: Any, state: dict[str, Any] | None) -> None:
+        started = self._clock.monotonic()
+        folder = self._store.begin(name)
+        weights = folder / "trainer"
+        weights.mkdir()
+        with self._parts.attributed(Role.TRAINER, step=self.progress.step):
+            await self._within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
+                               "writing the checkpoint", "limits.checkpoint_s")
+        final = self._store.commit(folder, state)
+        self._observers.sync()
+        self._recorder.emit(Kind.CHECKPOINT, folder=final.name, what=what, seconds=self._clock.monotonic() - started,
+                            bytes=size_of(final))
+
+    async def _restore(self, restored: Restored) -> None:
+        with self._parts.attributed(Role.TRAINER):
+            await self._parts.trainer.load(restored.folder / "trainer")
+        self._buffer.restore(restored.state["buffer"])
+        self._probes = list(restored.state["probes"])
+        self.progress.step = restored.step
+        self._recorder.step = restored.step
+
+    async def _within(self, work: Any, seconds: float, what: str, setting: str) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            raise DeadlineExceeded(f"{what} took longer than {seconds:g} s", hint=f"see {setting} in the profile") from None
+
+    def _check_share(self, groups: Sequence[Group], step: int) -> None:
+        share, causes = failed_share(groups)
+        if share > self._profile.limits.max_failed_share:
+            listed = ", ".join(f"{count} by {cause}" for cause, count in sorted(causes.items()))
+            example = next((trajectory.failure.message for group in groups for trajectory in group.trajectories
+                            if trajectory.failure), "")
+            raise RolloutShareExceeded(
+                f"{share:.0%} of the rollouts failed ({listed}), for example: {example}",
+                hint="see limits.max_failed_share in the profile", boundary=Boundary(step=step))
+
+    def _random_probes(self) -> list[Ids]:
+        facts = self._parts.plan.checkpoint
+        random = np.random.default_rng(branch(self._parts.plan.seed, "probe"))
+        length = min(_PROBE_LENGTH, facts.max_context)
+        return [random.integers(0, facts.vocab_size, length).astype(np.int32) for _ in range(_PROBE_ROWS)]
+
+    def _sampled_probes(self, groups: Sequence[Group]) -> list[Ids]:
+        """The first sequence of some groups: what the policy really visits."""
+        sequences = [trajectory.sequences[0].ids for group in groups for trajectory in group.trajectories[:1]
+                     if trajectory.sequences]
+        return sequences[:_PROBE_ROWS]

@@ -1,0 +1,57 @@
+"""Turns what happens into events, and knows which phase the engine is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..contract import Event, Kind, Phase
+
+
+class Recorder:
+    """Numbers and stamps events and hands them on.
+
+    ``elapsed_s`` counts from the start of the process: ``offset`` is the time that had passed when the clock's
+    ``origin`` was read.
+    """
+
+    def __init__(self, clock: Any, deliver: Callable[[Event], None], *, first_seq: int = 0) -> None:
+        self._clock = clock
+        self._deliver = deliver
+        self._seq = first_seq
+        self._origin = clock.monotonic() - clock.since_process_start()
+        self.phase_now = Phase.STARTUP
+        self.step: int | None = None
+        self.moved_at = clock.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds since the process began."""
+        return self._clock.monotonic() - self._origin
+
+    def emit(self, kind: Kind, *, progress: bool = True, at_s: float | None = None, **data: Any) -> Event:
+        """Record one event of the current step. ``progress`` False does not count as movement for the watchdog."""
+        if progress:
+            self.moved_at = self._clock.monotonic()
+        event = Event(self._seq, self._clock.now_utc(), self.elapsed() if at_s is None else at_s, kind.value, self.step, data)
+        self._seq += 1
+        self._deliver(event)
+        return event
+
+    def enter(self, phase: Phase) -> None:
+        """The critical path goes over to ``phase``."""
+        self.phase_now = phase
+        self.emit(Kind.PHASE, phase=phase.value)
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Be in ``phase`` for a while, then back in the one before."""
+        before = self.phase_now
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def alarm(self, name: str, message: str) -> None:
+        self.emit(Kind.ALARM, name=name, message=message)

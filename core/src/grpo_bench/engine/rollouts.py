@@ -1,0 +1,158 @@
+"""Rollouts in flight: admission, placement on workers, retries, and groups.
+
+Each rollout worker runs at most ``limits.concurrency`` rollouts; the others wait here, in order. The rollouts of one
+prompt go to one worker, the one with the least under way, so that they can share the prompt's prefix. A rollout that
+ends without a sample is started again up to ``limits.rollout_retries`` times under another id (hence another random
+stream); what it ended as last is what its group gets. Closing the gate keeps waiting rollouts waiting: that is how a
+drain works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..contract import (
+    Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose, Sampling, Task,
+    Trajectory, WorkerGroup, WorkerLost,
+)
+from .recorder import Recorder
+
+_GRACE_S = 30.0
+
+
+class RolloutPool:
+    """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose."""
+
+    def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling], recorder: Recorder,
+                 clock: Any) -> None:
+        self._workers = workers
+        self._limits = limits
+        self._sampling = sampling
+        self._recorder = recorder
+        self._clock = clock
+        self._load = [0] * workers.size
+        self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._restarts = [asyncio.Lock() for _ in range(workers.size)]
+        self._generation = [0] * workers.size
+
+    async def group(self, task: Task, *, name: str, group_id: int, position: Position, target: int, size: int,
+                    purpose: Purpose) -> Group:
+        """``size`` rollouts of one task; ``name`` prefixes their ids."""
+        rank = min(range(len(self._load)), key=self._load.__getitem__)
+        self._load[rank] += size
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                rollouts = [tasks.create_task(self._rollout(rank, task, f"{name}.{index}", group_id, purpose))
+                            for index in range(size)]
+        finally:
+            self._load[rank] -= size
+        return Group(group_id, task.id, position, target, tuple(rollout.result() for rollout in rollouts))
+
+    async def drain(self) -> None:
+        """Start no rollout and wait until none runs."""
+        self._gate.clear()
+        await self._idle.wait()
+
+    def open_gate(self) -> None:
+        """Let waiting rollouts start again."""
+        self._gate.set()
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    async def waiting(self) -> list[Any]:
+        """What every rollout in flight waits for, by worker."""
+        answers = await asyncio.gather(*(self._workers.call(rank, "waiting", deadline_s=2.0)
+                                         for rank in range(self._workers.size)), return_exceptions=True)
+        return [repr(answer) if isinstance(answer, BaseException) else answer for answer in answers]
+
+    async def _rollout(self, rank: int, task: Task, name: str, group_id: int, purpose: Purpose) -> Trajectory:
+        attempt = 0
+        while True:
+            rollout_id = name if attempt == 0 else f"{name}r{attempt}"
+            trajectory = await self._admitted(rank, task, rollout_id, group_id, purpose)
+            self._report(trajectory, attempt)
+            if trajectory.end.is_sample or attempt >= self._limits.rollout_retries:
+                return trajectory
+            attempt += 1
+
+    async def _admitted(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
+        asked = self._clock.monotonic()
+        async with self._slots[rank]:
+            await self._gate.wait()
+            waited = self._clock.monotonic() - asked
+            self._running += 1
+            self._idle.clear()
+            try:
+                trajectory = await self._call(rank, task, rollout_id, group_id, purpose)
+            finally:
+                self._running -= 1
+                if not self._running:
+                    self._idle.set()
+        durations = dict(trajectory.durations)
+        durations["queue"] = durations.get("queue", 0.0) + waited
+        return replace(trajectory, durations=durations)
+
+    async def _call(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
+        limits = self._limits
+        deadline = limits.queue_s + limits.sandbox_start_s + limits.rollout_s + limits.score_s + _GRACE_S
+        generation = self._generation[rank]
+        try:
+            return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
+                                            deadline_s=deadline)
+        except WorkerLost as error:
+            await self._replace_worker(rank, generation)
+            cause, end, message = Cause.WORKER, End.FAILED, str(error)
+        except DeadlineExceeded as error:
+            cause, end, message = Cause.DEADLINE, End.TIMEOUT, str(error)
+        return Trajectory(rollout_id, group_id, task.id, purpose, (), end, None, Failure(cause, message))
+
+    async def _replace_worker(self, rank: int, generation: int) -> None:
+        """Start a lost worker again, once for all rollouts that it took along."""
+        async with self._restarts[rank]:
+            if self._generation[rank] == generation:
+                await self._workers.restart(rank)
+                await self._workers.call(rank, "start", deadline_s=self._limits.sandbox_start_s)
+                self._generation[rank] += 1
+                self._recorder.alarm("worker_lost", f"rollout worker {rank} ended and was started again")
+
+    def _report(self, trajectory: Trajectory, attempt: int) -> None:
+        failure = trajectory.failure
+        self._recorder.emit(
+            Kind.ROLLOUT, rollout_id=trajectory.rollout_id, group_id=trajectory.group_id, task_id=trajectory.task_id,
+            purpose=trajectory.purpose.value, end=trajectory.end.value, cause=failure.cause.value if failure else None,
+            message=failure.message if failure else None, reward=trajectory.reward, turns=trajectory.turns,
+            sampled_tokens=trajectory.sampled_tokens, versions=list(trajectory.versions),
+            durations={key: round(value, 6) for key, value in trajectory.durations.items()},
+            counters=dict(trajectory.counters), attempt=attempt)
+
+
+def failed_share(groups: Sequence[Group]) -> tuple[float, dict[str, int]]:
+    """Share of rollouts that are not samples, and their number by cause."""
+    causes: dict[str, int] = {}
+    total = 0
+    for group in groups:
+        for trajectory in group.trajectories:
+            total += 1
+            if not trajectory.end.is_sample:
+                cause = trajectory.failure.cause.value if trajectory.failure else trajectory.end.value
+                causes[cause] = causes.get(cause, 0) + 1
+    return (sum(causes.values()) / total if total else 0.0), causes
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The one error to report out of (nested) exception groups: ours before others, never a cancellation if avoidable."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first_error(item) for item in error.exceptions]
+    ours = [item for item in leaves if isinstance(item, GrpoBenchError)]
+    return (ours or [item for item in leaves if not isinstance(item, asyncio.CancelledError)] or leaves)[0]

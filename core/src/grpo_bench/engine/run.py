@@ -1,0 +1,224 @@
+"""One run from plan to exit code: its folder, its observers, its signals, its end.
+
+The run folder is made first and holds what was planned before anything starts. Whatever happens after that ends in a
+RUN_ENDED event, closed parts and a status; only a killed process leaves without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from ..contract import (
+    GrpoBenchError, InputError, Interrupted, Kind, Phase, PluginError, RunFacts, RunFolderError, Status, load_object,
+)
+from ..observers import Observers, Tally
+from ..policy import ChatFormat
+from ..registry import Plan
+from .assembly import Assembly, bare_context
+from .checkpoints import CheckpointStore, Restored
+from .clock import RealClock
+from .loop import Loop
+from .recorder import Recorder
+from .rollouts import first_error
+from .watchdog import watch
+
+Display = Literal["progress", "quiet"]
+EXIT_CODES = {Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1, Status.INTERRUPTED: 130}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: its status, the summary that ``--json`` prints, and the error of one that failed."""
+
+    status: Status
+    summary: dict[str, Any]
+    folder: Path
+    error: GrpoBenchError | None = None
+
+
+def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int:
+    """Run ``plan`` in a new folder under ``runs``; returns the process's exit code."""
+    clock = RealClock()
+    folder = make_folder(plan, runs, datetime.now(UTC))
+    outcome = asyncio.run(conduct(plan, folder, clock, display="progress" if progress else "quiet", json_output=json_output,
+                                  interruptible=True))
+    if outcome.error is not None:
+        print(f"grpo-bench: {outcome.error}", file=sys.stderr)
+    if json_output:
+        print(json.dumps(outcome.summary))
+    return EXIT_CODES[outcome.status]
+
+
+def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
+    """``<time>-<profile>-<seed>``, with the resolved profile and the provenance in it; a number is added where it exists."""
+    stem = f"{now:%Y%m%d-%H%M%S}-{plan.name}-{plan.seed}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            folder = runs / (stem if number == 1 else f"{stem}.{number}")
+            if not folder.exists():
+                folder.mkdir()
+                break
+        else:
+            raise RunFolderError(f"{runs} holds 999 runs of this second")
+        (folder / "profile.json").write_text(json.dumps(plan.to_json()["profile"], indent=2) + "\n")
+        (folder / "provenance.json").write_text(json.dumps(dict(plan.provenance), indent=2) + "\n")
+    except OSError as error:
+        raise RunFolderError(f"cannot write a run folder in {runs}: {error.strerror or error}",
+                             hint="choose another place with --runs") from error
+    return folder
+
+
+async def conduct(plan: Plan, folder: Path, clock: Any, *, display: Display = "quiet", json_output: bool = False,
+                  interruptible: bool = False, restored: Restored | None = None) -> Outcome:
+    """Run ``plan`` in ``folder`` on the current event loop, whatever its time is."""
+    return await _Conductor(plan, folder, clock, display, json_output).run(restored, interruptible)
+
+
+class _Conductor:
+    def __init__(self, plan: Plan, folder: Path, clock: Any, display: Display, json_output: bool) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._clock = clock
+        self._log_file = (folder / "engine.log").open("a", buffering=1)
+        self._logger = _logger(self._log_file, clock)
+        self._tally = Tally()
+        watching = [(part.name, load_object(part.descriptor.factory)(bare_context(plan, part, folder, clock, self._logger)))
+                    for part in plan.observers]
+        self._observers = Observers(folder, observers=watching, display=display, json_output=json_output,
+                                    alarm=lambda name, message: self._recorder.alarm(name, message), logger=self._logger)
+        self._recorder = Recorder(clock, self._deliver)
+        self._fabric_cpu_s = 0.0
+        self._parts: Assembly | None = None
+        self._transport_folder = Path(tempfile.mkdtemp(prefix="grpo-bench-", dir=_memory_folder()))
+
+    def _deliver(self, event: Any) -> None:
+        self._tally.add(event)
+        self._observers.event(event)
+
+    async def run(self, restored: Restored | None, interruptible: bool) -> Outcome:
+        plan, profile = self._plan, self._plan.profile
+        self._observers.run_started(RunFacts(self._folder.name, self._folder, dict(plan.resolved), plan.scored))
+        self._recorder.emit(
+            Kind.RUN_STARTED, at_s=0.0, run=self._folder.name, profile=plan.name, seed=plan.seed,
+            target=profile.validation.target, metric=profile.validation.metric, max_steps=profile.grpo.max_steps,
+            prompts_per_step=profile.grpo.prompts_per_step, generations_per_prompt=profile.grpo.generations_per_prompt,
+            scored=plan.scored)
+        self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
+        status, error, sha256 = Status.FAILED, None, None
+        try:
+            status, sha256 = await self._interruptible(self._run_parts(restored), interruptible)
+        except asyncio.CancelledError:
+            status, error = Status.INTERRUPTED, Interrupted("the run was interrupted", hint="its folder keeps what was done")
+        except BaseException as raised:
+            error = self._explain(first_error(raised))
+        self._recorder.enter(Phase.SHUTDOWN)
+        await self._close()
+        return self._end(status, error, sha256)
+
+    async def _run_parts(self, restored: Restored | None) -> tuple[Status, str]:
+        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=self._plan.profile.policy.enable_thinking,
+                                 tool_parser=self._plan.profile.policy.tool_parser)
+        self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
+        await self._parts.start()
+        store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)
+        loop = Loop(self._parts, self._recorder, self._observers, store, self._clock, _digest(self._plan),
+                    self._transport_folder)
+        watchdog = asyncio.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
+                                             lambda: self._waiting(loop)), name="watchdog")
+        try:
+            status = await loop.run(restored)
+            return status, await loop.finish()
+        finally:
+            watchdog.cancel()
+
+    async def _waiting(self, loop: Loop) -> dict[str, Any]:
+        assert self._parts is not None
+        return {"waiting": {"phase": self._recorder.phase_now.value, "prompts": loop.missing(),
+                            "rollouts": await loop.pool.waiting()},
+                "stacks": dict(await self._parts.fabric.stacks())}
+
+    async def _interruptible(self, work: Any, interruptible: bool) -> Any:
+        """Await ``work``; SIGINT and SIGTERM cancel it once, a second one ends the process."""
+        if not interruptible:
+            return await work
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            loop.remove_signal_handler(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        try:
+            return await task
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _close(self) -> None:
+        if self._parts is not None:
+            try:
+                await self._parts.close()
+                self._fabric_cpu_s = await self._parts.fabric.cpu_seconds()
+            except Exception as error:
+                self._logger.warning("close failed", error=repr(error), exc_info=True)
+        shutil.rmtree(self._transport_folder, ignore_errors=True)
+
+    def _explain(self, raised: BaseException) -> GrpoBenchError:
+        """Log the traceback, record the error event, and give the error to show."""
+        self._logger.error("run failed", exc_info=raised)
+        error = raised if isinstance(raised, GrpoBenchError) else GrpoBenchError(
+            f"{type(raised).__name__}: {raised}", hint=f"the traceback is in {self._folder / 'engine.log'}")
+        remote = error.remote_traceback if isinstance(error, PluginError) else ""
+        if remote:
+            self._logger.error("in the worker", traceback=remote)
+        boundary = error.boundary
+        self._recorder.emit(Kind.ERROR, type=type(error).__name__, message=error.message, hint=error.hint,
+                            plugin=boundary.plugin, role=boundary.role, task=boundary.task, traceback=remote)
+        return error
+
+    def _end(self, status: Status, error: GrpoBenchError | None, sha256: str | None) -> Outcome:
+        ending = self._tally.ending(status, elapsed_s=self._recorder.elapsed(),
+                                    cpu_s=self._clock.cpu_seconds() + self._fabric_cpu_s, weights_sha256=sha256)
+        self._recorder.emit(Kind.RUN_ENDED, **ending)
+        summary = self._tally.summary()
+        self._observers.run_ended(summary)
+        self._observers.close()
+        self._log_file.close()
+        if isinstance(error, InputError):
+            raise error
+        return Outcome(status, summary, self._folder, error)
+
+
+def _digest(plan: Plan) -> str:
+    return hashlib.sha256(json.dumps(dict(plan.resolved), sort_keys=True).encode()).hexdigest()
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _logger(stream: Any, clock: Any) -> Any:
+    """JSON lines into the run's ``engine.log``."""
+
+    def stamp(_logger: Any, _method: str, event: Any) -> Any:
+        return {"at": clock.now_utc(), **event}
+
+    return structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info,
+                    structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.BoundLogger)

@@ -1,0 +1,11 @@
+"""Where workers run: in this process (``inline``) or in processes of this machine (``local``).
+
+Both are plugins of the role fabric. What a worker is and what may cross to it stands in
+:mod:`grpo_bench.contract.fabric`; the program that hosts workers in another process is :mod:`grpo_bench.fabric.worker`.
+"""
+
+from ._inline import InlineFabric
+from ._local import LocalFabric
+from ._plugins import InlineConfig, LocalConfig, inline, local, make_inline, make_local
+
+__all__ = ["InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "inline", "local", "make_inline", "make_local"]

@@ -1,0 +1,82 @@
+"""The program of a worker process: ``python -m grpo_bench.fabric.worker FD ENDPOINT STACKS FOLDER``.
+
+FD is the control connection to the fabric, inherited; ENDPOINT the Unix socket to listen at; STACKS the file that
+stacks are written to on SIGUSR1, by a handler in C that works while the interpreter is busy; FOLDER the fabric's
+private folder. The process leads a session of its own. It ends on SIGTERM. Should the engine end first, however it
+ended, a thread sees the control connection hang up and kills this process with all it has started, whatever the event
+loop is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import io
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from typing import cast
+
+from grpo_bench.contract import WorkerLost
+
+from ._host import Host
+from ._peer import Peer
+from ._proc import family, kill, table
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    control = socket.socket(fileno=int(argv[0]))
+    control.set_inheritable(False)
+    endpoint, stacks, folder = argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=open(stacks, "a"), all_threads=True)  # noqa: SIM115
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    engine = os.getppid()
+    threading.Thread(target=_die_with_engine, args=(control.fileno(), folder), name="lifeline", daemon=True).start()
+    asyncio.run(_serve(control, endpoint))
+    if os.getppid() != engine:
+        _end_family(folder)
+
+
+def _die_with_engine(control: int, folder: str) -> None:
+    hang_up = select.poll()
+    hang_up.register(control, 0)
+    hang_up.poll()
+    _end_family(folder)
+
+
+def _end_family(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    kill(family(os.getpid(), table()))
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+async def _serve(control: socket.socket, endpoint: str) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    host = Host(endpoint)
+    await host.listen()
+    peer = Peer(host.control, _engine_ended)
+    await loop.create_unix_connection(lambda: peer.frames, sock=control)
+    await stop.wait()
+
+
+async def _engine_ended() -> WorkerLost:
+    return WorkerLost("the engine ended")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,107 @@
+"""What a live display knows about a run: a fold over its events."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from ..contract import Event, Kind, Phase, Purpose, RunFacts
+from ._text import metric_label
+
+_RECENT = 5
+
+
+class RunState:
+    """The state after the events it was fed. ``done`` and ``total`` count the rollouts of the batch or the validation
+    that is under way; ``total`` is None where nobody knows it yet."""
+
+    def __init__(self) -> None:
+        self.run = self.profile = ""
+        self.seed = self.step = self.max_steps = 0
+        self.metric: str | None = None
+        self.target: float | None = None
+        self.k: int | None = None
+        self.phase: str = Phase.STARTUP
+        self.elapsed_s = 0.0
+        self.values: list[float] = []
+        self.standard_error: float | None = None
+        self.rewards: list[float] = []
+        self.step_seconds: list[float] = []
+        self.loss: float | None = None
+        self.rate: float | None = None
+        self.done = {Purpose.TRAIN: 0, Purpose.VALIDATION: 0}
+        self.total: dict[Purpose, int | None] = {Purpose.TRAIN: None, Purpose.VALIDATION: None}
+        self._tokens = 0
+        self._tokens_since = 0.0
+
+    def expect(self, run: RunFacts) -> None:
+        """Take what the profile says about sizes."""
+        validation: dict[str, Any] = run.profile.get("validation") or {}
+        self.k = validation.get("k")
+        if validation.get("max_tasks") and self.k:
+            self.total[Purpose.VALIDATION] = validation["max_tasks"] * self.k
+
+    def add(self, event: Event) -> None:
+        self.elapsed_s = event.elapsed_s
+        data = event.data
+        match event.kind:
+            case Kind.RUN_STARTED:
+                self._started(data)
+            case Kind.PHASE:
+                self.phase = data["phase"]
+            case Kind.ROLLOUT:
+                self.done[Purpose(data["purpose"])] += 1
+                self._tokens += data["sampled_tokens"]
+            case Kind.BATCH:
+                self.done[Purpose.TRAIN] = max(0, self.done[Purpose.TRAIN] - data["rollouts"])
+            case Kind.UPDATE:
+                self.loss = data["loss"]
+            case Kind.VALIDATION:
+                self._validated(data)
+            case Kind.STEP:
+                self._stepped(event)
+            case Kind.RESUMED:
+                self.step = data["from_step"]
+
+    @property
+    def metric_name(self) -> str:
+        return metric_label(self.metric, self.k)
+
+    @property
+    def value(self) -> float | None:
+        return self.values[-1] if self.values else None
+
+    @property
+    def under_way(self) -> tuple[int, int | None]:
+        """Rollouts that ended, and how many are wanted, in the batch or validation of the current phase."""
+        purpose = Purpose.VALIDATION if self.phase == Phase.VALIDATION else Purpose.TRAIN
+        total = self.total[purpose]
+        return (self.done[purpose] if total is None else min(self.done[purpose], total)), total
+
+    def left_s(self) -> float | None:
+        """Seconds until the last step at the recent pace; the target may be met before."""
+        if not self.step_seconds or not self.max_steps:
+            return None
+        return (self.max_steps - self.step) * median(self.step_seconds[-_RECENT:])
+
+    def _started(self, data: Any) -> None:
+        self.run, self.profile, self.seed = data["run"], data["profile"], data["seed"]
+        self.metric, self.target, self.max_steps = data["metric"], data["target"], data["max_steps"]
+        self.total[Purpose.TRAIN] = data["prompts_per_step"] * data["generations_per_prompt"]
+
+    def _validated(self, data: Any) -> None:
+        self.k = data["k"]
+        self.metric = self.metric or ("pass_k" if data["k"] > 1 else "accuracy")
+        self.values.append(data["metrics"][self.metric])
+        self.standard_error = data["standard_error"]
+        self.done[Purpose.VALIDATION] = 0
+        self.total[Purpose.VALIDATION] = data["tasks"] * data["k"]
+
+    def _stepped(self, event: Event) -> None:
+        self.step = event.step or 0
+        self.step_seconds.append(event.data["seconds"])
+        if event.data["reward_mean"] is not None:
+            self.rewards.append(event.data["reward_mean"])
+        passed = event.elapsed_s - self._tokens_since
+        self.rate = self._tokens / passed if passed > 0 else None
+        self._tokens, self._tokens_since = 0, event.elapsed_s

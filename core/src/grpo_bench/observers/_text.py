@@ -1,0 +1,65 @@
+"""How numbers read to people: durations, rates, metrics, sparklines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def duration(seconds: float | None) -> str:
+    """``8.1 ms``, ``12.3 s``, ``4 min 12 s``, ``2 h 05 min``; a dash where there is none."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.{0 if seconds >= 0.00995 or not seconds else 1}f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def stopwatch(seconds: float) -> str:
+    """``4:12`` or ``1:02:07``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def metric_label(metric: str | None, k: int | None) -> str:
+    """The field's name of a metric: ``pass@4`` for pass_k with k = 4."""
+    names = {"pass_k": f"pass@{k}", "pass_hat_k": f"pass^{k}", "pass_1": "pass@1"}
+    return names.get(metric or "", metric or "")
+
+
+def name(identifier: str) -> str:
+    """An identifier as words: ``log_probabilities`` reads ``log-probabilities``, ``max_turns`` ``max turns``."""
+    return "log-probabilities" if identifier == "log_probabilities" else identifier.replace("_", " ")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with ``digits`` significant digits or decimals, thousands grouped; a dash for none or not a number."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}f}" if abs(value) >= 10 ** -digits else f"{value:.{digits}g}"
+
+
+def sparkline(values: Sequence[float], width: int, high: float) -> str:
+    """The last ``width`` values as bars between 0 and ``high``."""
+    heights = (min(1.0, max(0.0, value / high)) if high > 0 else 0.0 for value in values[-width:])
+    return "".join(_BARS[round(height * (len(_BARS) - 1))] for height in heights)
+
+
+def shares(parts: Mapping[str, float], at_least: float = 0.01) -> list[tuple[str, float]]:
+    """(name, share of the sum), largest first, those below ``at_least`` left out."""
+    total = sum(parts.values())
+    found = [(key, value / total) for key, value in parts.items() if total and value / total >= at_least]
+    return sorted(found, key=lambda item: -item[1])

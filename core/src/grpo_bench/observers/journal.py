@@ -1,0 +1,177 @@
+"""The run's only truth on disk: ``events.jsonl``, one event a line, append-only.
+
+A line counts once its newline is written. Every event reaches the operating system before the next thing happens;
+steps, checkpoints, resumptions and ends also reach the disk. A writer that dies leaves at most one torn line, the
+last: readers pass over it, and opening the journal again cuts it off. Any other damage is an error that names the line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..contract import Event, GrpoBenchError, Kind, RunFolderError
+from ..contract.codec import from_jsonable, to_jsonable
+
+FILE = "events.jsonl"
+_DURABLE = frozenset({Kind.RUN_STARTED, Kind.STEP, Kind.CHECKPOINT, Kind.RESUMED, Kind.ERROR, Kind.RUN_ENDED})
+_KEYS = {"seq", "at", "elapsed_s", "kind", "step", "data"}
+
+
+class Journal:
+    """Appends events. ``next_seq`` is the number the next event has to carry.
+
+    The first event that cannot be written raises and ends the record: later ones are passed over, so that what is on
+    disk stays a gapless beginning from which the run can be resumed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._ended = False
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunFolderError(f"cannot open {self.path}: {error.strerror}",
+                                 hint="the run folder must exist and be writable") from error
+        try:
+            self._size, self.next_seq = _whole_lines(self._fd)
+            os.ftruncate(self._fd, self._size)
+            _sync_folder(folder)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def write(self, event: Event) -> None:
+        """Append one event; GrpoBenchError where the disk refuses it."""
+        if self._ended:
+            return
+        if event.seq != self.next_seq:
+            raise ValueError(f"event {event.seq} follows event {self.next_seq - 1}")
+        line = encode(event).encode()
+        try:
+            self._append(line)
+            if event.kind in _DURABLE:
+                os.fsync(self._fd)
+        except OSError as error:
+            self._stop(error)
+        self._size += len(line)
+        self.next_seq += 1
+
+    def sync(self) -> None:
+        """Wait until everything written is on the disk."""
+        if self._ended:
+            return
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self._stop(error)
+
+    def close(self) -> None:
+        """Sync and close; closing twice is fine."""
+        if self._fd < 0:
+            return
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
+            self._fd, self._ended = -1, True
+
+    def _append(self, line: bytes) -> None:
+        done = 0
+        while done < len(line):
+            done += os.pwrite(self._fd, line[done:], self._size + done)
+
+    def _stop(self, error: OSError) -> None:
+        self._ended = True
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            pass
+        raise GrpoBenchError(f"cannot write {self.path}: {error.strerror}",
+                             hint="make room or restore access, then resume the run") from error
+
+
+def encode(event: Event) -> str:
+    """One line of the journal."""
+    record = {"seq": event.seq, "at": event.at, "elapsed_s": event.elapsed_s, "kind": event.kind, "step": event.step,
+              "data": to_jsonable(event.data)}
+    return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a journal (a run folder or the file itself), in order; RunFolderError names what is damaged."""
+    path = path / FILE if path.is_dir() else path
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
+                if not line.endswith(b"\n"):
+                    return
+                yield _decode(line, number, path)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}",
+                             hint="give the folder of a run; it holds events.jsonl") from error
+
+
+def canonical(events: Iterable[Event]) -> list[Event]:
+    """The events of one uninterrupted history, numbered anew.
+
+    A resumed run goes on from a checkpoint, so what an earlier attempt did after that checkpoint never happened, nor
+    did the resumption itself. Without a checkpoint (``from_step`` 0) only the run's first event is kept.
+    """
+    kept: list[Event] = []
+    for event in events:
+        if event.kind == Kind.RESUMED:
+            del kept[_restored(kept, event.data["from_step"]):]
+        else:
+            kept.append(event)
+    return [event if event.seq == seq else replace(event, seq=seq) for seq, event in enumerate(kept)]
+
+
+def _restored(events: list[Event], step: int) -> int:
+    """How many events had happened when the checkpoint of ``step`` was complete."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index].kind == Kind.CHECKPOINT and events[index].step == step:
+            return index + 1
+    return 1
+
+
+def _decode(line: bytes, number: int, path: Path) -> Event:
+    where = f"{path}, line {number + 1}"
+    try:
+        raw: Any = json.loads(line)
+    except ValueError as error:
+        raise _damaged(f"{where}: not JSON ({error})") from error
+    if not isinstance(raw, dict) or raw.keys() != _KEYS:
+        raise _damaged(f"{where}: not an event")
+    if raw["seq"] != number:
+        raise _damaged(f"{where}: event {raw['seq']!r} stands where event {number} belongs")
+    try:
+        return Event(raw["seq"], raw["at"], raw["elapsed_s"], raw["kind"], raw["step"], from_jsonable(raw["data"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(f"{where}: {error}") from error
+
+
+def _damaged(message: str) -> RunFolderError:
+    return RunFolderError(message, hint="the journal was changed or damaged; restore it from a copy")
+
+
+def _whole_lines(fd: int) -> tuple[int, int]:
+    """Bytes and number of complete lines, read from the start in blocks."""
+    offset = size = lines = 0
+    while block := os.pread(fd, 1 << 20, offset):
+        if (last := block.rfind(b"\n")) >= 0:
+            size, lines = offset + last + 1, lines + block.count(b"\n")
+        offset += len(block)
+    return size, lines
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,133 @@
+"""A run as people watch it.
+
+On a terminal: a small panel that renews itself twice a second from the event loop, without a thread. Elsewhere: one
+plain line per step. Both end with a summary. Where the last line of stdout belongs to ``--json``, all of this goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ..contract import Event, Kind, RunFacts, hookimpl
+from ._panel import panel
+from ._state import RunState
+from ._text import duration, metric_label, name, number, shares, stopwatch
+from .report import FILE as REPORT
+
+_REFRESH_S = 0.5
+_ENDS = {
+    "target_met": ("target met", "bold green"), "target_missed": ("target missed", "bold yellow"),
+    "completed": ("completed", "bold green"), "failed": ("failed", "bold red"),
+    "interrupted": ("interrupted", "bold yellow"),
+}
+_NOTICES = {Kind.ALARM: "note", Kind.STALL: "stalled", Kind.ERROR: "error"}
+
+
+class Progress:
+    """The observer that shows the run. ``stream`` None: stdout, or stderr under ``json_output``."""
+
+    def __init__(self, *, json_output: bool = False, stream: TextIO | None = None) -> None:
+        self._console = Console(file=stream or (sys.stderr if json_output else sys.stdout), highlight=False)
+        self._state = RunState()
+        self._facts: RunFacts | None = None
+        self._live: Live | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+
+    @hookimpl
+    def run_started(self, run: RunFacts) -> None:
+        self._facts = run
+        self._state.expect(run)
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(console=self._console, get_renderable=self._render, auto_refresh=False, transient=True)
+            self._live.start()
+            self._refresh()
+        else:
+            self._console.print(f"run {run.folder}", soft_wrap=True)
+
+    @hookimpl
+    def event(self, event: Event) -> None:
+        self._state.add(event)
+        self._heard_at = self._console.get_time()
+        if event.kind in _NOTICES:
+            self._notice(event)
+        elif self._live is None:
+            self._line(event)
+
+    @hookimpl
+    def run_ended(self, summary: dict[str, Any]) -> None:
+        self.close()
+        for line in self._summary(summary):
+            self._console.print(line, soft_wrap=True)
+
+    def close(self) -> None:
+        """Give the terminal back; closing twice is fine."""
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _refresh(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+            self._tick = asyncio.get_running_loop().call_later(_REFRESH_S, self._refresh)
+
+    def _render(self) -> Any:
+        waited = self._console.get_time() - self._heard_at if self._heard_at else 0.0
+        return panel(self._state, self._state.elapsed_s + waited, self._console.width, _can_draw(self._console))
+
+    def _notice(self, event: Event) -> None:
+        style = "yellow" if event.kind == Kind.ALARM else "bold red"
+        text = event.data.get("message") or f"nothing has moved for {duration(event.data.get('seconds'))}"
+        self._console.print(Text(f"{_NOTICES[Kind(event.kind)]}: {text}", style=style), soft_wrap=True)
+
+    def _line(self, event: Event) -> None:
+        state = self._state
+        if event.kind == Kind.VALIDATION and not event.step:
+            self._console.print(f"base  {_value(state)}  elapsed {stopwatch(state.elapsed_s)}", soft_wrap=True)
+        elif event.kind == Kind.STEP:
+            parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
+            parts += [_value(state)] if state.values else []
+            parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
+            parts += [f"{duration(event.data['seconds'])}"]
+            parts += [f"{number(state.rate, 0)} tokens/s"] if state.rate else []
+            parts += [f"elapsed {stopwatch(state.elapsed_s)}", f"at most {stopwatch(state.left_s() or 0.0)} left"]
+            self._console.print("  ".join(parts), soft_wrap=True)
+
+    def _summary(self, summary: dict[str, Any]) -> list[Text]:
+        words, style = _ENDS.get(summary["status"], (summary["status"], "bold"))
+        head = Text(words, style=style)
+        if summary["value"] is not None:
+            label = metric_label(summary["metric"], self._state.k)
+            error = f" ± {self._state.standard_error:.3f}" if self._state.standard_error is not None else ""
+            target = f" (target {summary['target']:g})" if summary["target"] is not None else ""
+            head.append(f": {label} {summary['value']:.3f}{error}{target}", style="not bold")
+        head.append(f" after {summary['steps']} steps", style="not bold")
+        to_target = summary["time_to_target_s"]
+        rows = [("time to target", duration(to_target))] if to_target is not None else []
+        cpu = f", {duration(summary['cpu_s'])} of CPU" if summary["cpu_s"] is not None else ""
+        rows.append(("time in all", f"{duration(summary['wall_s'])}{cpu}"))
+        went = ", ".join(f"{name(phase)} {share:.0%}" for phase, share in shares(summary["ledger"]))
+        rows += [("of which", went)] if went else []
+        if self._facts is not None:
+            rows.append(("report", str(self._facts.folder / REPORT)))
+        return [head, *(Text.assemble((f"{key:<15}", "dim"), value) for key, value in rows)]
+
+
+def _value(state: RunState) -> str:
+    error = f" ± {state.standard_error:.3f}" if state.standard_error is not None else ""
+    target = f" (target {state.target:g})" if state.target is not None else ""
+    return f"{state.metric_name} {number(state.value)}{error}{target}"
+
+
+def _can_draw(console: Console) -> bool:
+    return console.encoding.startswith("utf")

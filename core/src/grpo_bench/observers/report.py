@@ -1,0 +1,186 @@
+"""``report.html``: one page that shows a run, made from its folder alone.
+
+The page needs nothing else: pictures are inline SVG, drawn for three widths of which the style sheet shows one; it
+follows the reader's light or dark setting and uses no script.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..contract import GrpoBenchError, Kind, Phase, Purpose, hookimpl
+from . import _tables as tables
+from ._charts import histogram, learning_curve, share_bar, step_times
+from ._svg import Frame
+from ._text import duration, name, number
+from ._view import RunView
+from .journal import read_events
+
+FILE = "report.html"
+_CLASSES = ("wide", "middle", "narrow")
+_CURVE_SIZES = ((1080, 330), (720, 300), (360, 250))
+_STEP_SIZES = ((1080, 270), (720, 250), (360, 230))
+_LENGTH_SIZES = ((524, 210), (720, 220), (360, 190))
+_TONES = {"target_met": "good", "completed": "good", "failed": "bad"}
+
+
+class ReportWriter:
+    """The observer that writes the report when the run has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @hookimpl
+    def run_ended(self, summary: dict[str, Any]) -> None:
+        write_report(self._folder)
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder from what lies there, and return its path."""
+    view = RunView(read_events(folder))
+    path = folder / FILE
+    draft = path.with_suffix(".tmp")
+    try:
+        draft.write_text(page(view, folder), encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise GrpoBenchError(f"cannot write {path}: {error.strerror}", hint="make room or restore access") from error
+    return path
+
+
+def page(view: RunView, folder: Path) -> str:
+    """The whole document."""
+    title = f"{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
+    colours = "".join(f"rect.p-{p}{{fill:var(--{p})}}.swatch.p-{p}{{background:var(--{p})}}" for p in Phase)
+    style = files(__package__ or "").joinpath("report.css").read_text(encoding="utf-8")
+    parts = [_header(view), _figures(view), *_learning(view), *_time(view), *_rollouts(view), *_notices(view),
+             *_records(view, folder), "<footer>Made by grpo-bench from this run's events.jsonl.</footer>"]
+    return "\n".join([
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{style}{colours}</style>",
+        "</head>", "<body>", "<main>", *parts, "</main>", "</body>", "</html>", ""])
+
+
+def _header(view: RunView) -> str:
+    started, summary = view.started, view.summary
+    words, tone = _headline(view)
+    scored = "" if started.get("scored") else ' <span class="tag">not scored</span>'
+    profile, seed = started.get("profile", "–"), started.get("seed", "–")
+    origin = f"grpo-bench · profile {profile} · seed {seed} · {summary['run'] or '–'}"
+    text = [f'<header><p>{escape(origin)}{scored}</p><h1 class="{tone}">{escape(words)}</h1>']
+    if summary["value"] is not None:
+        against = f" against a target of {summary['target']:g}" if summary["target"] is not None else ""
+        text.append(f'<p class="lead">{view.metric_name} {summary["value"]:.3f}{_error(view)}{against}</p>')
+    errors = [event for event in view.notices if event.kind == Kind.ERROR]
+    if summary["status"] == "failed" and errors:
+        data = errors[-1].data
+        hint = escape(data.get("hint") or "")
+        text.append(f'<p class="error">{escape(data["message"])}<br><small>{hint}</small></p>')
+    return "".join(text) + "</header>"
+
+
+def _figures(view: RunView) -> str:
+    summary, most = view.summary, view.started.get("max_steps")
+    rollouts = sum(side.count for side in view.rollouts.values())
+    sampled, wall = view.sampled_tokens, summary["wall_s"]
+    shown = [
+        ("time to target", duration(summary["time_to_target_s"]), ""),
+        ("wall clock", duration(wall), ""),
+        ("CPU time", duration(summary["cpu_s"]), ""),
+        ("steps", str(summary["steps"]), f" of at most {most}" if most else ""),
+        ("rollouts", f"{rollouts:,}", f" {rollouts / wall:.1f}/s" if wall else ""),
+        ("sampled tokens", f"{sampled:,}", f" {number(sampled / wall, 0)}/s" if wall else ""),
+    ]
+    items = (f"<div><dt>{key}</dt><dd>{value}<small>{rest}</small></dd></div>" for key, value, rest in shown)
+    return f'<dl class="figures">{"".join(items)}</dl>'
+
+
+def _learning(view: RunView) -> list[str]:
+    if not view.validations and not view.steps:
+        return ["<h2>Learning</h2>", '<p class="note">The run ended before its first step was over.</p>']
+    note = "The band is one standard error over tasks to either side." if view.validations else ""
+    return [
+        "<h2>Learning curve</h2>", f'<p class="note">{note}</p>',
+        _figure(partial(learning_curve, view), _CURVE_SIZES, right=100),
+        _more("Validations", tables.validations(view)) if view.validations else "",
+        _more("Steps", tables.steps(view)) if view.steps else "",
+    ]
+
+
+def _time(view: RunView) -> list[str]:
+    ledger = view.summary["ledger"]
+    seen = [phase for phase, seconds in ledger.items() if seconds >= 0.0005]
+    legend = "".join(f"<li>{tables.swatch(phase)}{escape(name(phase))}</li>" for phase in seen)
+    parts = [
+        "<h2>Where the time went</h2>",
+        '<p class="note">Every second of the wall clock belongs to the one phase that the engine was in.</p>',
+        share_bar(ledger, "share"), f'<ul class="legend">{legend}</ul>', tables.phases(view),
+    ]
+    if view.steps:
+        parts += ["<h2>Time per step</h2>", '<p class="note">Stacked by phase, in the colours above.</p>',
+                  _figure(partial(step_times, view), _STEP_SIZES, top=26)]
+    return parts
+
+
+def _rollouts(view: RunView) -> list[str]:
+    if not view.hops.rollouts:
+        return []
+    train, validation = view.rollouts[Purpose.TRAIN], view.rollouts[Purpose.VALIDATION]
+    shown, which = (train, "training") if train.count else (validation, "validation")
+    pictures = [
+        f"<div><h3>{title.capitalize()}</h3>{_figure(partial(histogram, counts, title), _LENGTH_SIZES)}</div>"
+        for title, counts in (("turns", shown.turns), ("sampled tokens", shown.tokens))]
+    return [
+        "<h2>Rollouts</h2>", f'<p class="note">Lengths of the {shown.count:,} {which} rollouts.</p>',
+        f'<div class="pair">{"".join(pictures)}</div>', "<h2>How rollouts ended</h2>", tables.ends(view),
+        "<h2>Time inside rollouts</h2>",
+        '<p class="note">Rollouts overlap, so these times add up to more than the wall clock.</p>',
+        tables.hops(view), _more("The longest rollouts", tables.stragglers(view)),
+    ]
+
+
+def _notices(view: RunView) -> list[str]:
+    return ["<h2>Alarms</h2>", tables.notices(view) if view.notices else '<p class="note">None.</p>']
+
+
+def _records(view: RunView, folder: Path) -> list[str]:
+    files_ = (("Resolved profile", folder / "profile.json"), ("Provenance", folder / "provenance.json"))
+    shown = [(title, path.read_text(encoding="utf-8")) for title, path in files_ if path.is_file()]
+    sha256 = view.summary["weights_sha256"]
+    weights = f'<p class="note">Final weights, SHA-256: <code>{sha256}</code></p>' if sha256 else ""
+    texts = [_more(title, f"<pre>{escape(text)}</pre>") for title, text in shown]
+    return ["<h2>Record</h2>", weights, *texts] if texts or weights else []
+
+
+def _headline(view: RunView) -> tuple[str, str]:
+    summary = view.summary
+    steps = f"{summary['steps']} step{'' if summary['steps'] == 1 else 's'}"
+    words = {
+        "target_met": f"Target met in {duration(summary['time_to_target_s'])}",
+        "target_missed": f"Target missed in {steps}",
+        "completed": f"Completed {steps} in {duration(summary['wall_s'])}",
+        "failed": f"Failed after {steps}",
+        "interrupted": f"Interrupted after {steps}",
+    }
+    return words[summary["status"]], _TONES.get(summary["status"], "fair")
+
+
+def _error(view: RunView) -> str:
+    return f" ± {view.validations[-1].data['standard_error']:.3f}" if view.validations else ""
+
+
+def _figure(draw: Callable[[Frame, str], str], sizes: tuple[tuple[int, int], ...], **margins: int) -> str:
+    """The same picture at each size; the style sheet shows the one that fits."""
+    pictures = (draw(Frame(width, height, **margins), class_) for class_, (width, height) in zip(_CLASSES, sizes))
+    return f"<figure>{''.join(pictures)}</figure>"
+
+
+def _more(title: str, content: str) -> str:
+    return f"<details><summary>{title}</summary>{content}</details>"
+

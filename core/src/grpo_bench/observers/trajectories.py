@@ -1,0 +1,125 @@
+"""Every rollout that trained or validated, as JSON lines: ``trajectories/step-00001.jsonl`` holds the groups of step 1,
+``validation-00005.jsonl`` the validation after step 5.
+
+A line is one rollout: the fields of :class:`Trajectory`, each turn with its token ids as plain lists and its
+log-probabilities with the digits that give the same float32 back. A step that is run again after a resumption appends
+to its file; of two lines with one rollout id the later counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..contract import (
+    Cause, End, Failure, FinishReason, Group, GrpoBenchError, Purpose, RunFolderError, TokenSequence, Trajectory, Turn,
+    ValidationReport, hookimpl,
+)
+
+FOLDER = "trajectories"
+
+
+class TrajectoryWriter:
+    """The observer that writes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+
+    @hookimpl
+    def group_finished(self, group: Group) -> None:
+        self._append(f"step-{group.target + 1:05d}.jsonl", group.trajectories)
+
+    @hookimpl
+    def validated(self, report: ValidationReport, groups: list[Group]) -> None:
+        rollouts = (rollout for group in groups for rollout in group.trajectories)
+        self._append(f"validation-{report.step:05d}.jsonl", rollouts)
+
+    def _append(self, name: str, rollouts: Iterable[Trajectory]) -> None:
+        text = "".join(json.dumps(_to_json(rollout), separators=(",", ":")) + "\n" for rollout in rollouts)
+        try:
+            self._folder.mkdir(exist_ok=True)
+            with (self._folder / name).open("a+b") as file:
+                _end_torn_line(file.fileno())
+                file.write(text.encode())
+        except OSError as error:
+            raise GrpoBenchError(f"cannot write {self._folder / name}: {error.strerror}",
+                                 hint="make room or restore access") from error
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """The rollouts of one such file, in the order they ended; a line that a dying writer left torn is passed over."""
+    found: dict[str, Trajectory] = {}
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from error
+    for rollout in _decode(lines):
+        found.pop(rollout.rollout_id, None)
+        found[rollout.rollout_id] = rollout
+    return list(found.values())
+
+
+def _decode(lines: list[bytes]) -> Iterator[Trajectory]:
+    for line in lines:
+        try:
+            raw = json.loads(line)
+        except ValueError:
+            continue
+        yield _from_json(raw)
+
+
+def _to_json(rollout: Trajectory) -> dict[str, Any]:
+    failure = rollout.failure
+    return {
+        "rollout_id": rollout.rollout_id, "group_id": rollout.group_id, "task_id": rollout.task_id,
+        "purpose": rollout.purpose.value, "end": rollout.end.value, "reward": rollout.reward, "masked": rollout.masked,
+        "failure": failure and {"cause": failure.cause.value, "message": failure.message,
+                                "traceback": failure.traceback},
+        "durations": dict(rollout.durations), "counters": dict(rollout.counters),
+        "sequences": [[_turn_to_json(turn) for turn in sequence.turns] for sequence in rollout.sequences],
+    }
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "context_ids": turn.context_ids.tolist(), "sampled_ids": turn.sampled_ids.tolist(),
+        "log_probabilities": [_number(value) for value in turn.log_probabilities.tolist()],
+        "versions": [list(run) for run in turn.versions], "finish": turn.finish.value,
+        "generate_s": turn.generate_s, "environment_s": turn.environment_s,
+    }
+
+
+def _number(value: float) -> float | str:
+    """A float32 with nine digits, which read back as the same; ``"nan"`` and infinities as text, JSON has none."""
+    return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+
+
+def _from_json(raw: dict[str, Any]) -> Trajectory:
+    failure = raw["failure"]
+    return Trajectory(
+        raw["rollout_id"], raw["group_id"], raw["task_id"], Purpose(raw["purpose"]),
+        tuple(TokenSequence(tuple(_turn_from_json(turn) for turn in turns)) for turns in raw["sequences"]),
+        End(raw["end"]), raw["reward"],
+        failure and Failure(Cause(failure["cause"]), failure["message"], failure["traceback"]),
+        raw["masked"], raw["durations"], raw["counters"])
+
+
+def _turn_from_json(raw: dict[str, Any]) -> Turn:
+    return Turn(
+        np.array(raw["context_ids"], np.int32), np.array(raw["sampled_ids"], np.int32),
+        np.array([float(value) for value in raw["log_probabilities"]], np.float32),
+        tuple((count, version) for count, version in raw["versions"]), FinishReason(raw["finish"]),
+        raw["generate_s"], raw["environment_s"])
+
+
+def _end_torn_line(fd: int) -> None:
+    """A writer that died may have left half a line: close it, so that it spoils no other."""
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")

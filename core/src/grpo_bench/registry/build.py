@@ -1,0 +1,161 @@
+"""Making the plan: the real path of a run up to its launch.
+
+Order matters for messages: first every plugin must load, then each section must be valid, then the parts must fit, then
+the files must be there; machine, ruleset and provenance come last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ..contract import (
+    Boundary, Finding, GrpoBenchError, Placement, PlanError, Plugin, PluginContext, PluginError, PolicyFacts,
+    RegistryError, Role, load_object,
+)
+from .checkpoint import fingerprint, policy_facts
+from .fit import check_fit
+from .installed import Installed, installed_plugins
+from .layers import Origin
+from .lines import Key
+from .loading import check_requirements, load_plugin
+from .plan import Part, Plan
+from .profile import MAX_SEED, Section
+from .provenance import dirty_sources, distribution_lock
+from .resolved import Explained, Resolved, explain
+from .validate import validate
+
+PLACED = (Role.TRAINER, Role.GENERATOR)
+
+
+def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
+    """Load, validate and negotiate everything that profile needs. ``seed`` None: the profile's own.
+
+    Raises InputError where the profile cannot run, PluginError where a plugin fails while it is asked.
+    """
+    profile = resolved.profile
+    run_seed = profile.seed if seed is None else seed
+    if not 0 <= run_seed <= MAX_SEED:
+        raise RegistryError(f"seed: should be between 0 and {MAX_SEED}, got {run_seed}")
+    installed = installed_plugins()
+    parts = {role: _part(role, section, (role.value,), resolved, installed)
+             for role, section in profile.sections.items()}
+    observers = tuple(_part(Role.OBSERVER, section, ("observers", number), resolved, installed)
+                      for number, section in enumerate(profile.observers))
+    transport = check_fit(profile, {role: part.descriptor for role, part in parts.items()})
+    weights = not all(parts[role].descriptor.stand_in for role in PLACED)
+    checkpoint = policy_facts(resolved, weights=weights)
+    parts = {role: _described(part) for role, part in parts.items()}
+    values = _values(resolved, parts, observers, run_seed)
+    facts, placements = _placements(resolved, parts, checkpoint, run_seed)
+    findings = _findings(parts, values, checkpoint, resolved, run_seed)
+    lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
+    return Plan(
+        name=resolved.name, profile=profile, seed=run_seed, parts=parts, observers=observers, checkpoint=checkpoint,
+        transport=transport, placements=placements, hardware=facts, resolved=values,
+        explained=_explained(values, resolved, seed is not None),
+        provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint)},
+        findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))
+
+
+def _part(role: Role, section: Section, path: Key, resolved: Resolved, installed: Sequence[Installed]) -> Part:
+    try:
+        descriptor, entry = load_plugin(role, section.use, installed)
+    except PlanError as error:
+        located = resolved.merged.error((*path, "use"), error.message)
+        raise PlanError(located.message, hint=error.hint, boundary=error.boundary) from error.__cause__
+    with _attributed(role, descriptor):
+        check_requirements(descriptor)
+        config = validate(descriptor.config, section.options, resolved.merged, path)
+    return Part(role, descriptor, config, entry.distribution, entry.version, {})
+
+
+def _described(part: Part) -> Part:
+    if part.descriptor.describe is None:
+        return part
+    with _attributed(part.role, part.descriptor):
+        return replace(part, facts=_plain(load_object(part.descriptor.describe)(part.config)))
+
+
+def _placements(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFacts,
+                seed: int) -> tuple[dict[str, Any], dict[str, Placement]]:
+    part = parts[Role.HARDWARE]
+    needs = {role.value: _wanted(parts[role].config) for role in PLACED}
+    needs["rollout"] = resolved.profile.rollout.workers
+    with _attributed(part.role, part.descriptor):
+        machine = _make(part, checkpoint, resolved, seed)
+        facts, placements = _plain(machine.describe()), dict(machine.place(needs))
+        if missing := sorted(needs.keys() - placements.keys()):
+            raise PluginError(f"place() left out {', '.join(missing)}")
+    if not needs["rollout"]:
+        placements["rollout"] = replace(placements["rollout"], workers=placements["generator"].workers)
+    return facts, placements
+
+
+def _wanted(config: Any) -> int:
+    """How many workers a plugin's own settings ask for; 0 where they leave it to the hardware."""
+    wanted = getattr(config, "workers", 0)
+    return wanted if isinstance(wanted, int) else 0
+
+
+def _findings(parts: Mapping[Role, Part], values: Mapping[str, Any], checkpoint: PolicyFacts, resolved: Resolved,
+              seed: int) -> tuple[Finding, ...]:
+    part = parts.get(Role.RULESET)
+    if part is None:
+        return ()
+    with _attributed(part.role, part.descriptor):
+        return tuple(_make(part, checkpoint, resolved, seed).check(values))
+
+
+def _make(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) -> Any:
+    """A role object that only answers questions: there is no fabric, clock or run folder at this point."""
+    nothing: Any = None
+    context = PluginContext(
+        config=part.config, fabric=nothing, placement=Placement(), run_folder=Path(), policy=checkpoint, seed=seed,
+        deterministic=resolved.profile.deterministic, clock=nothing, logger=structlog.get_logger(role=part.role.value))
+    return load_object(part.descriptor.factory)(context)
+
+
+def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Part, ...], seed: int) -> dict[str, Any]:
+    values = resolved.profile.model_dump(mode="json")
+    sections = {role.value: {"use": part.name, **part.config.model_dump(mode="json")} for role, part in parts.items()}
+    watching = [{"use": part.name, **part.config.model_dump(mode="json")} for part in observers]
+    return {**values, **sections, "observers": watching, "seed": seed}
+
+
+def _explained(values: Mapping[str, Any], resolved: Resolved, seed_given: bool) -> tuple[Explained, ...]:
+    found = explain(values, resolved.merged)
+    if not seed_given:
+        return found
+    return tuple(replace(item, origin=Origin("--seed")) if item.key == "seed" else item for item in found)
+
+
+def _unscored(parts: tuple[Part, ...], findings: tuple[Finding, ...], lock: Mapping[str, Any]) -> tuple[str, ...]:
+    reasons = [f"{part.role.value} {part.name!r} is a stand-in" for part in parts if part.descriptor.stand_in]
+    reasons += [f"source tree {folder} has changes that no commit holds" for folder in dirty_sources(lock)]
+    reasons += [f"rule {finding.rule}: {finding.message}" for finding in findings if not finding.ok]
+    return tuple(reasons)
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(dict(facts), default=str))
+
+
+@contextmanager
+def _attributed(role: Role, descriptor: Plugin) -> Iterator[None]:
+    boundary = Boundary(plugin=descriptor.name, role=role.value)
+    try:
+        yield
+    except GrpoBenchError as error:
+        if error.boundary == Boundary() and not isinstance(error, RegistryError):
+            error.boundary = boundary
+        raise
+    except Exception as error:
+        raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary,
+                          hint="raised while the plan was made") from error

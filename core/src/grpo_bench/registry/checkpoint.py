@@ -1,0 +1,86 @@
+"""The policy a profile starts from: its folder in HF form, found and looked over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..contract import PolicyFacts
+from .resolved import Resolved
+
+PACKAGED = "package:"
+HASHED_UP_TO = 64 * 2**20
+"""Bytes of a checkpoint file above which only its size is recorded."""
+
+_KEY = ("policy", "checkpoint")
+
+
+def policy_facts(resolved: Resolved, *, weights: bool) -> PolicyFacts:
+    """Folder, context and vocabulary of the policy; RegistryError where the folder lacks what a run needs. ``weights``
+    False: no part of the run reads weights, so none have to be there."""
+    folder = _folder(resolved)
+    needed = ["config.json", "tokenizer.json"]
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if weights and not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise resolved.merged.error(_KEY, f"{folder} lacks {', '.join(missing)}",
+                                    hint="it should be a folder in HF form")
+    config = _config(folder / "config.json", resolved)
+    text = config.get("text_config", config)
+    vocab_size, longest = text.get("vocab_size"), text.get("max_position_embeddings")
+    if not isinstance(vocab_size, int):
+        raise resolved.merged.error(_KEY, f"{folder / 'config.json'} gives no vocab_size")
+    wanted = resolved.profile.policy.max_context
+    if isinstance(longest, int) and wanted > longest:
+        message = f"{wanted} tokens are more than the {longest} that {folder} can take (max_position_embeddings)"
+        raise resolved.merged.error(("policy", "max_context"), message)
+    return PolicyFacts(checkpoint=folder, max_context=wanted, vocab_size=vocab_size)
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """Size of each file of a checkpoint, and hash where it is of moderate size."""
+    return {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)}
+            for file in sorted(folder.iterdir()) if file.is_file()}
+
+
+def _hash(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.stat().st_size <= HASHED_UP_TO else None
+
+
+def _folder(resolved: Resolved) -> Path:
+    text = resolved.profile.policy.checkpoint
+    folder = _packaged(text, resolved) if text.startswith(PACKAGED) else _path(text, resolved)
+    if not folder.is_dir():
+        raise resolved.merged.error(_KEY, f"no folder {folder}",
+                                    hint="a path is relative to the registry file that gives it")
+    return folder
+
+
+def _path(text: str, resolved: Resolved) -> Path:
+    file = resolved.merged.origin(_KEY).file
+    base = file.resolve().parent if file else Path.cwd()
+    return base / os.path.expanduser(text)
+
+
+def _packaged(text: str, resolved: Resolved) -> Path:
+    module, _, inside = text.removeprefix(PACKAGED).partition("/")
+    spec = find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise resolved.merged.error(_KEY, f"no package {module!r} is installed",
+                                    hint="the form is package:MODULE/FOLDER")
+    return Path(spec.submodule_search_locations[0], inside)
+
+
+def _config(file: Path, resolved: Resolved) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise resolved.merged.error(_KEY, f"{file} cannot be read: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("text_config", {}), dict):
+        raise resolved.merged.error(_KEY, f"{file} is no model configuration")
+    return config

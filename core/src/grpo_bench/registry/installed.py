@@ -1,0 +1,51 @@
+"""Which plugins are installed, from package metadata alone.
+
+Nothing is imported, not even the contract, so that listing is quick and a broken plugin cannot hurt it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import distributions
+
+ROLES = ("trainer", "generator", "environment", "agent", "hardware", "fabric", "ruleset", "observer")
+"""As in :class:`grpo_bench.contract.Role`."""
+GROUP = "grpo_bench."
+
+
+@dataclass(frozen=True, order=True)
+class Installed:
+    """One entry point. ``value`` is the ``module:object`` that holds the plugin's descriptor."""
+
+    role: str
+    name: str
+    distribution: str
+    version: str
+    summary: str
+    value: str
+
+
+def installed_plugins() -> tuple[Installed, ...]:
+    """All entry points of all roles, by role and name. One name may appear twice: see :func:`duplicates`."""
+    groups = {GROUP + role: role for role in ROLES}
+    found: list[Installed] = []
+    seen: set[str] = set()
+    for distribution in distributions():
+        points = [point for point in distribution.entry_points if point.group in groups]
+        if not points or distribution.metadata["Name"] in seen:
+            continue
+        name = distribution.metadata["Name"]
+        summary = next(iter(distribution.metadata.get_all("Summary", [])), "")
+        seen.add(name)
+        found += [Installed(groups[point.group], point.name, name, distribution.version, summary, point.value)
+                  for point in points]
+    return tuple(sorted(found, key=lambda item: (ROLES.index(item.role), item.name, item.distribution)))
+
+
+def duplicates(plugins: Iterable[Installed]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Role and name of every plugin that more than one distribution brings, with those distributions."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for plugin in plugins:
+        owners.setdefault((plugin.role, plugin.name), []).append(plugin.distribution)
+    return {key: tuple(names) for key, names in owners.items() if len(names) > 1}

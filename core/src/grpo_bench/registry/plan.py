@@ -1,0 +1,85 @@
+"""The plan: everything that is decided before anything starts.
+
+A plan is made by :func:`grpo_bench.registry.make_plan` out of a resolved profile. The engine runs it, the CLI shows it,
+the run folder keeps its JSON form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..contract import Finding, Placement, Plugin, PolicyFacts, Role
+from .profile import Profile
+from .resolved import Explained
+
+
+@dataclass(frozen=True)
+class Part:
+    """A plugin in its role: ``descriptor``, its validated ``config``, the distribution it came from, and ``facts`` that
+    it told about itself."""
+
+    role: Role
+    descriptor: Plugin
+    config: Any
+    distribution: str
+    version: str
+    facts: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.descriptor.name
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "summary": self.descriptor.summary, "distribution": self.distribution,
+                "version": self.version, "stand_in": self.descriptor.stand_in, "facts": dict(self.facts)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run.
+
+    ``parts`` has one part per role; a missing ruleset is simply absent. ``checkpoint`` is the policy with its folder
+    found. ``transport`` carries weights from trainer to generator. ``placements`` maps trainer, generator and rollout
+    to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
+    written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
+    """
+
+    name: str
+    profile: Profile
+    seed: int
+    parts: Mapping[Role, Part]
+    observers: tuple[Part, ...]
+    checkpoint: PolicyFacts
+    transport: str
+    placements: Mapping[str, Placement]
+    hardware: Mapping[str, Any]
+    resolved: Mapping[str, Any]
+    explained: tuple[Explained, ...]
+    provenance: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    unscored: tuple[str, ...]
+
+    @property
+    def scored(self) -> bool:
+        return not self.unscored
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON data."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "scored": self.scored,
+            "unscored": list(self.unscored),
+            "profile": dict(self.resolved),
+            "parts": {role.value: part.to_json() for role, part in self.parts.items()},
+            "observers": [part.to_json() for part in self.observers],
+            "policy": {"checkpoint": str(self.checkpoint.checkpoint), "max_context": self.checkpoint.max_context,
+                       "vocab_size": self.checkpoint.vocab_size},
+            "transport": self.transport,
+            "placements": {name: asdict(placement) for name, placement in self.placements.items()},
+            "hardware": dict(self.hardware),
+            "findings": [asdict(finding) for finding in self.findings],
+            "provenance": dict(self.provenance),
+        }

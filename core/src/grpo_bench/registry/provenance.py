@@ -1,0 +1,121 @@
+"""What software a run is made of: versions and content hashes of every distribution that takes part, source trees.
+
+A hash covers names and bytes of a distribution's import packages as they lie on disk, so an edited file shows, and an
+editable install of equal sources has the hash of the wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from .installed import GROUP
+
+CORE = "grpo-bench"
+
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+
+
+def distribution_lock(names: Iterable[str]) -> dict[str, Any]:
+    """What the distributions ``names`` and all they require are, as JSON data.
+
+    ``distributions`` has version and hash of the core and of everything built on it, ``libraries`` the version of all
+    other requirements, ``sources`` commit and state of the source trees that editable installs point to.
+    """
+    closure = _closure([CORE, *names])
+    ours = {name: found for name, found in closure.items() if name == CORE or CORE in _requirements(found)}
+    return {
+        "python": sys.version.split()[0],
+        "implementation": platform.python_implementation(),
+        "platform": platform.platform(),
+        "distributions": {name: {"version": found.version, "sha256": _content_hash(found)}
+                          for name, found in sorted(ours.items())},
+        "libraries": {name: found.version for name, found in sorted(closure.items()) if name not in ours},
+        "sources": _source_trees(ours.values()),
+    }
+
+
+def dirty_sources(lock: Mapping[str, Any]) -> list[str]:
+    """Folders of source trees in ``lock`` whose state is not a commit."""
+    return [folder for folder, state in lock["sources"].items() if state["dirty"] is not False]
+
+
+def _closure(names: Iterable[str]) -> dict[str, Distribution]:
+    found: dict[str, Distribution] = {}
+    waiting = [_normal(name) for name in names]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            continue
+        waiting += _requirements(found[name])
+    return found
+
+
+def _requirements(found: Distribution) -> set[str]:
+    lines = [line for line in found.requires or [] if "extra ==" not in line]
+    return {_normal(match[1]) for line in lines if (match := _REQUIREMENT.match(line))}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _content_hash(found: Distribution) -> str:
+    points = {point.value.partition(":")[0].partition(".")[0] for point in found.entry_points
+              if point.group.startswith(GROUP)}
+    packages = points or {_normal(found.metadata["Name"]).replace("-", "_")}
+    digest = hashlib.sha256()
+    for folder in (folder for package in sorted(packages) for folder in _package_folders(package)):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                name = file.relative_to(folder.parent).as_posix().encode()
+                content = hashlib.sha256(file.read_bytes()).digest()
+                digest.update(len(name).to_bytes(4, "big") + name + content)
+    return digest.hexdigest()
+
+
+def _package_folders(package: str) -> list[Path]:
+    spec = find_spec(package)
+    return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+
+
+def _source_trees(found: Iterable[Distribution]) -> dict[str, dict[str, Any]]:
+    folders = {folder for item in found if (folder := _editable_folder(item))}
+    return {top: _state(top) for top in sorted({_top_of(folder) for folder in folders})}
+
+
+def _editable_folder(found: Distribution) -> str | None:
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    return unquote(urlsplit(origin["url"]).path) if origin.get("dir_info", {}).get("editable") else None
+
+
+def _top_of(folder: str) -> str:
+    return (_git(folder, "rev-parse", "--show-toplevel") or folder).strip()
+
+
+def _state(folder: str) -> dict[str, Any]:
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+    return {"commit": commit.strip() if commit else None, "dirty": bool(changes) if changes is not None else None}
+
+
+def _git(folder: str, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=20,
+                                check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout

@@ -1,0 +1,67 @@
+"""Values meet models, and what pydantic finds is said in the user's terms.
+
+Values go to the model as strict JSON: a boolean is no number, a string is no path to a number, and yet lists become
+tuples and names become enums, which TOML cannot write.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ..contract import RegistryError
+from .layers import Merged
+from .lines import Key
+from .names import choices
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], values: Mapping[str, Any], merged: Merged, prefix: Key = ()) -> Model:
+    """``values``, which stand at ``prefix`` of the profile, as an instance of ``model``; a RegistryError lists all that
+    is wrong with them."""
+    try:
+        return model.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        found = [_said(item, model, merged, prefix) for item in error.errors(include_url=False, include_context=False)]
+        raise RegistryError("\n".join(dict.fromkeys(found))) from None
+
+
+def _said(item: Any, model: type[BaseModel], merged: Merged, prefix: Key) -> str:
+    loc: Key = item["loc"]
+    path = (*prefix, *loc)
+    kind, message = item["type"], item["msg"]
+    if kind == "extra_forbidden":
+        message = "unknown key" + choices(str(loc[-1]), _fields_at(model, loc[:-1]))
+    elif kind == "missing":
+        message = "required, but not set"
+    elif kind == "value_error":
+        message = message.removeprefix("Value error, ")
+    else:
+        shown = json.dumps(item["input"], ensure_ascii=False) if not isinstance(item["input"], dict) else "a table"
+        message = f"{message[:1].lower()}{message[1:]}, got {shown:.80}"
+    return merged.error(path, message).message
+
+
+def _fields_at(model: type[BaseModel], loc: Key) -> list[str]:
+    """Names of the fields of the model at ``loc`` inside ``model``; none where that is no model."""
+    found: Any = model
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        field = found.model_fields.get(part)
+        models = _models_in(field.annotation) if field else []
+        if len(models) != 1:
+            return []
+        found = models[0]
+    return [field.alias or name for name, field in found.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]

@@ -1,0 +1,22 @@
+"""The steps of a run: rollout, reward, advantage, update, refit, validate. Importing this package imports no torch.
+
+The loss is in :mod:`grpo_bench.steps.update`; only that module and its helpers import torch, and trainers import it by
+name.
+"""
+
+from .advantage import AdvantageResult, advantages
+from .batch import BatchReport, apply_masks, build_batch, positive_tokens, with_advantages
+from .masks import MaskResult, Reason, rollout_mask, sequence_logprob_error_mask
+from .needs import needs_prev, needs_reference
+from .refit import probe_batch, probe_difference, refit
+from .reward import RewardSummary, check_failed_share, rewards_of, summarize
+from .rollout import TARGET, PluginSpec, RolloutWorker, worker_config
+from .validate import contiguous_groups, should_validate, target_met, validation_report
+
+__all__ = [
+    "TARGET", "AdvantageResult", "BatchReport", "MaskResult", "PluginSpec", "Reason", "RewardSummary", "RolloutWorker",
+    "advantages", "apply_masks", "build_batch", "check_failed_share", "contiguous_groups", "needs_prev",
+    "needs_reference", "positive_tokens", "probe_batch", "probe_difference", "refit", "rewards_of", "rollout_mask",
+    "sequence_logprob_error_mask", "should_validate", "summarize", "target_met", "validation_report", "with_advantages",
+    "worker_config",
+]

@@ -1,0 +1,165 @@
+"""The command line as a user meets it: output, exit codes, messages, and what gets imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from grpo_bench.cli import main
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(file) for file in folder.rglob("*") if "__pycache__" not in file.parts and "cache" not in file.parts}
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plugins", "list"],
+                                       ["plugins", "list", "--json"]])
+def test_quick_verbs_import_nothing_heavy(arguments: list[str]) -> None:
+    heavy = ("pydantic", "numpy", "torch", "rich", "stevedore", "aiohttp", "grpo_bench.contract", "grpo_bench_mock",
+             "grpo_bench_trainer_torch")
+    code = (f"import sys; from grpo_bench.cli import main\ntry: main({arguments!r})\nexcept SystemExit: pass\n"
+            f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)")
+    result = python("-c", code)
+    assert (result.returncode, result.stderr.strip()) == (0, "[]")
+    assert result.stdout
+
+
+def test_module_and_version() -> None:
+    result = python("-m", "grpo_bench", "--version")
+    assert (result.returncode, result.stdout.split()[0]) == (0, "grpo-bench")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m grpo_bench profiles show laptop | true"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stderr == ""
+
+
+def test_plan_as_text_names_parts_target_and_why_it_is_unscored(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["--set", "ruleset.use=strict", "--set", "grpo.max_steps=4"]
+    assert main(["plan", "--profile", "base", "--seed", "3", *sets]) == 0
+    text = capsys.readouterr().out
+    for part in ("test-parts 1.0", "2 x 1 threads", "isolation none", "2 prompts x 4 rollouts", "by shared",
+                 "77 tokens", "none: all steps run", "FAIL steps: at least 5 steps", "scored: no", "seed"):
+        assert part in text
+
+
+def test_plan_as_json_is_one_object(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--profile", "base", "--json", "--explain"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["parts"]["trainer"]["name"] == "steady"
+    assert plan["explain"]["trainer.learning_rate"].endswith(f"registry.toml:{bench.line('learning_rate')}")
+    assert plan["explain"]["trainer.warmup"] == "default"
+
+
+def test_explain_says_where_values_come_from_and_what_was_dropped(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--profile", "base", "--explain", "--set", "generator.use=steady", "--set", "seed=9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("seed ") and line.endswith("= 9  # --set") for line in lines)
+    assert main(["profiles", "show", "base", "--set", "trainer.use=other"]) == 0
+    text = capsys.readouterr().out
+    assert "dropped: trainer.{learning_rate}, meant for 'steady', since trainer.use = 'other'" in text
+
+
+def test_profiles_list_and_show(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profiles", "list", "--json"]) == 0
+    names = [item["name"] for item in json.loads(capsys.readouterr().out)]
+    assert names == ["laptop", "mock", "base"]
+    assert main(["profiles", "list"]) == 0
+    assert "for tests" in capsys.readouterr().out
+    assert main(["profiles", "show", "base", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["grpo.max_steps"]["value"] == 10
+
+
+def test_plugins_show(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "steady", "--role", "trainer"]) == 0
+    text = capsys.readouterr().out
+    assert "sends: safetensors, shared" in text
+    assert "learning_rate" in text
+    assert "Step size." in text
+    assert main(["plugins", "show", "steady", "--json"]) == 0
+    roles = [item["role"] for item in json.loads(capsys.readouterr().out)]
+    assert roles == ["trainer", "generator", "environment", "agent", "hardware"]
+    assert main(["plugins", "show", "stedy"]) == 2
+    assert "did you mean 'steady'?" in capsys.readouterr().err
+
+
+def test_listing_marks_duplicates_and_survives_broken_plugins(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.distribution("test-bomb", {"trainer": {"steady": "x", "bomb": "x"}}, "raise SystemExit(9)")
+    assert main(["plugins", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("DUPLICATE" in line for line in lines) == 2
+    assert any("bomb" in line and "test-bomb 1.0" in line for line in lines)
+
+
+def test_run_hands_the_plan_to_the_engine(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def execute(plan, runs: Path, *, progress: bool, json_output: bool) -> int:
+        calls.append((plan.name, plan.seed, runs, progress, json_output))
+        return 1
+
+    monkeypatch.setitem(sys.modules, "grpo_bench.engine", SimpleNamespace(execute=execute))  # type: ignore[arg-type]
+    assert main(["run", "--profile", "base", "--seed", "4", "--runs", "out", "--json"]) == 1
+    assert calls == [("base", 4, Path("out"), False, True)]
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "1.5", "x", "", "1_0", " 1", "٣", "9" * 5000])
+def test_bad_seeds(bench, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--profile", "base", f"--seed={seed}"])
+    assert caught.value.code == 2
+    assert "argument --seed: should be an integer between 0 and 4294967295" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["walk"], ["run"], ["plan", "--prof", "base"], ["plugins"],
+                                       ["run", "--profile"]])
+def test_wrong_arguments_are_one_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--profile", "bse"], "grpo-bench: bse: no such profile; did you mean 'base'?"),
+    (["--profile", "base", "--set", "grpo.max_steps=true"],
+     "--set grpo.max_steps: input should be a valid integer, got true"),
+    (["--profile", "base", "--set", "nonsense"], "--set nonsense: should have the form key=value"),
+    (["--profile", "base", "--registry", "none.toml"], "none.toml: cannot be read: No such file or directory"),
+    (["--profile", "base", "--set", "generator.use=deaf"], "weights cannot reach the generator"),
+])
+def test_wrong_input_is_one_message_exit_code_2_and_nothing_written(
+        bench, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(bench.folder)
+    assert main(["run", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert everything(bench.folder) == before
+
+
+def test_a_plugin_that_fails_while_planning_is_exit_code_1(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--profile", "base", "--set", "environment.use=broken"]) == 1
+    assert "[plugin broken, role environment]" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_loud(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpo_bench.engine", SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(ImportError):
+        main(["run", "--profile", "base"])
+
+
+def test_report_of_what_is_no_run(workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(workshop.folder)]) == 2
+    assert "is no run folder" in capsys.readouterr().err

@@ -1,0 +1,34 @@
+"""The public names of the contract. Whoever changes them changes every plugin."""
+
+import subprocess
+import sys
+
+import grpo_bench.contract as contract
+
+NAMES = {
+    "API_VERSION", "Address", "AdvantageSettings", "Agent", "BatchError", "Boundary", "Capabilities", "Cause",
+    "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Environment", "Event", "ExecResult",
+    "FabricHandle", "Failure", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient", "Group",
+    "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted", "KLSettings",
+    "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Phase", "Placement", "PlanError", "Plugin",
+    "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "Purpose",
+    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
+    "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
+    "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence",
+    "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "hookimpl",
+    "load_object",
+}
+
+
+def test_the_public_names():
+    assert set(contract.__all__) == NAMES
+    assert len(contract.__all__) == len(NAMES)
+    assert all(hasattr(contract, name) for name in NAMES)
+
+
+def test_nothing_heavy_is_imported():
+    code = ("import sys, grpo_bench.contract\n"
+            "heavy = {'torch', 'transformers', 'aiohttp', 'rich', 'structlog', 'stevedore', 'jinja2', 'tokenizers'}\n"
+            "print(*heavy & set(sys.modules))")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -1,0 +1,153 @@
+"""The rollout pool against a scripted worker group, in virtual time."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from grpo_bench.contract import (
+    Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose, SamplingSettings, Task,
+    Trajectory, WorkerLost,
+)
+from grpo_bench.engine.clock import VirtualClock, run_virtual
+from grpo_bench.engine.recorder import Recorder
+from grpo_bench.engine.rollouts import RolloutPool, failed_share, first_error
+
+TASK = Task("task", "train", {"statement": ""}, {}, "")
+SAMPLING = {purpose: SamplingSettings().stamp(purpose, stop_token_ids=(0,), max_context=64, seed=1) for purpose in Purpose}
+
+
+@dataclass
+class Workers:
+    """A worker group whose ``run`` answers what ``script`` says for a rollout id, after a second each."""
+
+    size: int = 2
+    script: dict = field(default_factory=dict)
+    calls: list = field(default_factory=list)
+    restarted: list = field(default_factory=list)
+    most_at_once: int = 0
+    now: int = 0
+
+    async def call(self, rank, method, *args, deadline_s=None, **kwargs):
+        if method == "waiting":
+            return {"rank": rank}
+        if method == "start":
+            self.restarted.append(rank)
+            return None
+        task, rollout_id, group_id, sampling = args
+        self.calls.append((rank, rollout_id, sampling.purpose))
+        self.now += 1
+        self.most_at_once = max(self.most_at_once, self.now)
+        try:
+            await asyncio.sleep(1)
+        finally:
+            self.now -= 1
+        answer = self.script.get(rollout_id, End.COMPLETED)
+        if isinstance(answer, BaseException):
+            raise answer
+        failure = None if answer.is_sample else Failure(Cause.ENVIRONMENT, "broken")
+        return Trajectory(rollout_id, group_id, task.id, sampling.purpose, (), answer, 1.0 if answer.is_sample else None, failure)
+
+    async def restart(self, rank):
+        await asyncio.sleep(1)
+
+
+def pool_test(body, *, workers=None, **limits):
+    """Run ``body(pool, workers, events)`` under virtual time."""
+    workers = workers or Workers()
+
+    async def main(clock: VirtualClock):
+        events = []
+        pool = RolloutPool(workers, LimitSettings(**limits), SAMPLING, Recorder(clock, events.append), clock)
+        return await body(pool, workers, events)
+
+    return run_virtual(main)
+
+
+def group(pool, name="g", size=4, purpose=Purpose.TRAIN):
+    return pool.group(TASK, name=name, group_id=7, position=Position(0, 7), target=3, size=size, purpose=purpose)
+
+
+def test_a_group_has_its_rollouts_in_order_on_one_worker_and_each_is_an_event():
+    async def body(pool, workers, events):
+        one, two = await asyncio.gather(group(pool, "a"), group(pool, "b", purpose=Purpose.VALIDATION))
+        assert [trajectory.rollout_id for trajectory in one.trajectories] == ["a.0", "a.1", "a.2", "a.3"]
+        assert (one.group_id, one.target, one.task_id) == (7, 3, "task")
+        assert {rank for rank, name, _ in workers.calls if name[0] == "a"} == {0}
+        assert {rank for rank, name, _ in workers.calls if name[0] == "b"} == {1}
+        assert {purpose for _, name, purpose in workers.calls if name[0] == "b"} == {Purpose.VALIDATION}
+        assert [event.kind for event in events] == [Kind.ROLLOUT] * 8
+
+    pool_test(body)
+
+
+def test_no_more_than_the_limit_run_on_a_worker_and_waiting_counts_as_queue():
+    async def body(pool, workers, events):
+        done = await group(pool, size=6)
+        assert workers.most_at_once == 2
+        assert sorted(trajectory.durations["queue"] for trajectory in done.trajectories) == [0, 0, 1, 1, 2, 2]
+
+    pool_test(body, concurrency=2)
+
+
+def test_a_rollout_that_is_no_sample_is_started_again_under_another_id_up_to_the_limit():
+    script = {"g.1": End.FAILED, "g.2": End.TIMEOUT, "g.2r1": End.FAILED, "g.2r2": End.FAILED}
+
+    async def body(pool, workers, events):
+        done = await group(pool)
+        assert [trajectory.rollout_id for trajectory in done.trajectories] == ["g.0", "g.1r1", "g.2r2", "g.3"]
+        assert done.trajectories[1].end is End.COMPLETED
+        assert done.trajectories[2].reward is None
+        assert [event.data["attempt"] for event in events if event.data["rollout_id"].startswith("g.2")] == [0, 1, 2]
+        assert failed_share([done]) == (0.25, {"environment": 1})
+
+    pool_test(body, workers=Workers(script=script), rollout_retries=2)
+
+
+def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
+    lost = {f"g.{index}": WorkerLost("gone") for index in range(4)}
+
+    async def body(pool, workers, events):
+        done = await group(pool)
+        assert workers.restarted == [0]
+        assert all(trajectory.end is End.COMPLETED for trajectory in done.trajectories)
+        first = [event.data for event in events if event.kind == Kind.ROLLOUT and event.data["attempt"] == 0]
+        assert {data["cause"] for data in first} == {"worker"}
+        assert [event.data["name"] for event in events if event.kind == Kind.ALARM] == ["worker_lost"]
+
+    pool_test(body, workers=Workers(script=lost))
+
+
+def test_a_worker_that_does_not_answer_is_a_time_out_of_that_rollout_alone():
+    async def body(pool, workers, events):
+        done = await group(pool)
+        ends = [trajectory.end for trajectory in done.trajectories]
+        assert ends == [End.COMPLETED, End.TIMEOUT, End.COMPLETED, End.COMPLETED]
+        assert done.trajectories[1].failure.cause is Cause.DEADLINE
+
+    pool_test(body, workers=Workers(script={"g.1": DeadlineExceeded("late")}), rollout_retries=0)
+
+
+def test_draining_waits_for_running_rollouts_and_holds_the_others_back():
+    async def body(pool, workers, events):
+        running = asyncio.create_task(group(pool, size=6))
+        await asyncio.sleep(0.5)
+        await pool.drain()
+        assert len(workers.calls) == 2 and pool.running == 0
+        await asyncio.sleep(100)
+        assert len(workers.calls) == 2
+        pool.open_gate()
+        done = await running
+        assert len(done.trajectories) == 6
+
+    pool_test(body, concurrency=2)
+
+
+def test_any_other_error_of_a_worker_ends_the_group():
+    async def body(pool, workers, events):
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await group(pool)
+        return first_error(caught.value)
+
+    error = pool_test(body, workers=Workers(script={"g.0": GrpoBenchError("bad request")}))
+    assert isinstance(error, GrpoBenchError) and error.message == "bad request"

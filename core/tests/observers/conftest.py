@@ -1,0 +1,92 @@
+"""A made-up run, event by event, with times that add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from grpo_bench.contract import Event, Kind, Phase, Status
+from grpo_bench.observers import Tally
+
+
+class History:
+    """Builds events on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.now = 0.0
+        self.step: int | None = None
+
+    def emit(self, kind: Kind, after: float = 0.0, **data: Any) -> Event:
+        self.now += after
+        event = Event(len(self.events), "2026-01-01T00:00:00.000000+00:00", self.now, kind.value, self.step, data)
+        self.events.append(event)
+        return event
+
+    def start(self, **changed: Any) -> None:
+        self.emit(Kind.RUN_STARTED, **{
+            "run": "r-laptop-0", "profile": "laptop", "seed": 0, "target": 0.5, "metric": "pass_k", "max_steps": 4,
+            "prompts_per_step": 2, "generations_per_prompt": 2, "scored": True} | changed)
+        self.phase(Phase.STARTUP)
+
+    def phase(self, phase: Phase, after: float = 0.0) -> None:
+        self.emit(Kind.PHASE, after, phase=phase.value)
+
+    def rollout(self, name: str, purpose: str = "train", after: float = 0.25, **changed: Any) -> None:
+        durations = {"queue": 0.1, "sandbox_start": 0.01, "generate": 0.5, "environment": 0.2, "score": 0.05}
+        self.emit(Kind.ROLLOUT, after, **{
+            "rollout_id": name, "group_id": 0, "task_id": "t-1", "purpose": purpose, "end": "completed", "cause": None,
+            "message": None, "reward": 1.0, "turns": 3, "sampled_tokens": 20, "versions": [0], "durations": durations,
+            "counters": {}, "attempt": 0} | changed)
+
+    def validate(self, passed: int) -> None:
+        self.phase(Phase.VALIDATION)
+        for index in range(8):
+            self.rollout(f"v{self.step}.{index}", "validation", 0.0)
+        metrics = {"accuracy": 0.25, "pass_k": passed / 4, "pass_hat_k": 0.1, "pass_1": 0.25}
+        self.emit(Kind.VALIDATION, 1.0, version=self.step, k=2, tasks=4, passed=passed, metrics=metrics,
+                  standard_error=0.05, seconds=1.0, ends={"completed": 8}, target_met=passed >= 2)
+
+    def one_step(self, step: int, passed: int) -> None:
+        self.step, began = step, self.now
+        self.phase(Phase.ROLLOUT)
+        for index in range(4):
+            self.rollout(f"t{step}.{index}")
+        self.phase(Phase.ADVANTAGES)
+        self.emit(Kind.BATCH, 0.1, rows=4, rollouts=4, tokens=400, n_tokens=80.0, n_sequences=4.0, reward_mean=0.3,
+                  advantage_zero_groups=1, masked={"truncated": 1}, ages={"0": 4})
+        self.phase(Phase.UPDATE)
+        self.emit(Kind.UPDATE, 2.0, loss=0.01, grad_norm=0.5, learning_rate=1e-3, tokens=400, ended_at="", metrics={})
+        self.phase(Phase.REFIT)
+        self.emit(Kind.REFIT, 0.2, version=step, bytes=10, seconds=0.2, probe_difference=1e-6, transport="files")
+        self.validate(passed)
+        self.phase(Phase.JOURNAL)
+        self.emit(Kind.STEP, 0.1, version=step, seconds=self.now + 0.1 - began, reward_mean=0.3, rollouts=4,
+                  sampled_tokens=80)
+
+    def end(self, status: Status) -> None:
+        self.phase(Phase.SHUTDOWN)
+        self.now += 0.4
+        tally = Tally()
+        for event in self.events:
+            tally.add(event)
+        self.emit(Kind.RUN_ENDED, **tally.ending(status, elapsed_s=self.now, cpu_s=9.0, weights_sha256="ab" * 32))
+
+
+@pytest.fixture
+def history() -> History:
+    """A history without events."""
+    return History()
+
+
+@pytest.fixture
+def met(history: History) -> History:
+    """A run whose second step met the target: 1 s of start-up, a base validation, steps of 4.4 s."""
+    history.start()
+    history.now += 1.0
+    history.step = 0
+    history.validate(1)
+    history.one_step(1, 1)
+    history.one_step(2, 3)
+    history.end(Status.TARGET_MET)
+    return history

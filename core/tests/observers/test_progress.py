@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpo_bench.contract import Kind, RunFacts
+from grpo_bench.observers import Progress, summarise
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def show(history: Any, stream: io.StringIO | None, **options: Any) -> None:
+    progress = Progress(stream=stream, **options)
+    progress.run_started(RunFacts("r", Path("runs/r"), {"validation": {"k": 2, "max_tasks": 4}}, True))
+    for event in history.events:
+        progress.event(event)
+    progress.run_ended(summarise(history.events))
+
+
+def test_a_file_gets_one_line_per_step_and_a_summary(met: Any) -> None:
+    stream = io.StringIO()
+    show(met, stream)
+    assert stream.getvalue().splitlines() == [
+        "run runs/r",
+        "base  pass@2 0.250 ± 0.050 (target 0.5)  elapsed 0:02",
+        "step 1/4  reward 0.300  pass@2 0.250 ± 0.050 (target 0.5)  loss 0.010  4.40 s  63 tokens/s  elapsed 0:06"
+        "  at most 0:13 left",
+        "step 2/4  reward 0.300  pass@2 0.750 ± 0.050 (target 0.5)  loss 0.010  4.40 s  55 tokens/s  elapsed 0:10"
+        "  at most 0:08 left",
+        "target met: pass@2 0.750 ± 0.050 (target 0.5) after 2 steps",
+        "time to target 10.7 s",
+        "time in all    11.2 s, 9.00 s of CPU",
+        "of which       update 36%, validation 27%, rollout 18%, startup 9%, shutdown 4%, refit 4%, advantages 2%,"
+        " journal 2%",
+        "report         runs/r/report.html",
+    ]
+
+
+def test_stdout_stays_empty_where_json_has_its_last_line(met: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    show(met, None, json_output=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "target met" in err
+
+
+def test_alarms_stalls_and_errors_are_shown_at_once(history: Any) -> None:
+    history.start()
+    history.emit(Kind.ALARM, name="no_signal", message="no gradient [in brackets]")
+    history.emit(Kind.STALL, waiting={}, seconds=130.0, stacks={})
+    history.emit(Kind.ERROR, type="PluginError", message="it broke", hint="", plugin=None, role=None, task=None,
+                 traceback="")
+    stream = io.StringIO()
+    show(history, stream)
+    assert stream.getvalue().splitlines()[1:4] == [
+        "note: no gradient [in brackets]", "stalled: nothing has moved for 2 min 10 s", "error: it broke"]
+
+
+def test_a_terminal_gets_a_panel_that_leaves_no_trace(met: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    async def run() -> str:
+        stream = Terminal()
+        progress = Progress(stream=stream)
+        progress.run_started(RunFacts("r", Path("runs/r"), {"validation": {"k": 2, "max_tasks": 4}}, True))
+        for event in met.events[:-2]:
+            progress.event(event)
+        await asyncio.sleep(0.6)
+        progress.run_ended(summarise(met.events))
+        assert len(asyncio.all_tasks()) == 1
+        return stream.getvalue()
+
+    shown = asyncio.run(run())
+    for words in ("laptop, seed 0", "2 of 4", "0.750", "target 0.5", "55 tokens/s", "at most 0:08 left", "target met"):
+        assert words in shown, words
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

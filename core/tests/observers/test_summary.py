@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from grpo_bench.contract import Kind, Status
+from grpo_bench.observers import summarise
+
+KEYS = ["run", "status", "metric", "value", "target", "steps", "time_to_target_s", "wall_s", "cpu_s", "weights_sha256",
+        "ledger"]
+
+
+def test_a_run_that_met_its_target(met: Any) -> None:
+    summary = summarise(met.events)
+    assert list(summary) == KEYS
+    assert summary["run"] == "r-laptop-0"
+    assert (summary["status"], summary["metric"]) == ("target_met", "pass_k")
+    assert (summary["value"], summary["target"]) == (0.75, 0.5)
+    assert (summary["steps"], summary["cpu_s"], summary["weights_sha256"]) == (2, 9.0, "ab" * 32)
+    assert summary["time_to_target_s"] == pytest.approx(1.0 + 1.0 + 4.4 + 4.3)
+    assert summary["wall_s"] == pytest.approx(sum(summary["ledger"].values()))
+
+
+def test_a_run_that_was_cut_off_is_interrupted_with_what_is_known(met: Any) -> None:
+    summary = summarise(met.events[:-2])
+    assert list(summary) == KEYS
+    assert (summary["status"], summary["steps"], summary["value"]) == ("interrupted", 2, 0.75)
+    assert (summary["cpu_s"], summary["weights_sha256"]) == (None, None)
+    assert sum(summary["ledger"].values()) == pytest.approx(summary["wall_s"])
+
+
+def test_a_run_without_a_target_has_no_value(history: Any) -> None:
+    history.start(metric=None, target=None)
+    history.one_step(1, 4)
+    history.end(Status.COMPLETED)
+    summary = summarise(history.events)
+    assert (summary["status"], summary["value"], summary["steps"]) == ("completed", None, 1)
+
+
+def test_time_covers_every_attempt(history: Any) -> None:
+    history.start()
+    history.one_step(1, 1)
+    history.step, spent, history.now = None, history.now, 0.0
+    history.emit(Kind.RESUMED, 0.5, from_step=0, attempt=2)
+    history.one_step(1, 2)
+    history.end(Status.TARGET_MET)
+    summary = summarise(history.events)
+    assert summary["steps"] == 1
+    assert summary["wall_s"] == pytest.approx(spent + history.now)
+    assert summary["time_to_target_s"] == pytest.approx(spent + history.now - 0.5)
+    assert sum(summary["ledger"].values()) == pytest.approx(summary["wall_s"])
+
+
+def test_no_events_give_an_interrupted_run_of_no_length() -> None:
+    summary = summarise([])
+    assert (summary["run"], summary["status"], summary["steps"], summary["wall_s"]) == (None, "interrupted", 0, 0.0)

@@ -1,0 +1,20 @@
+"""Settings of the generator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_bench.contract import Settings
+
+
+class TorchGeneratorConfig(Settings):
+    workers: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Engines, each a process with its own copy of the weights; 0: as many as suits the machine."""
+    slots: Annotated[int, Field(ge=1, strict=True)] = 256
+    """Sequences one engine keeps in its cache: those being sampled, and idle ones that a next turn may extend."""
+    prompt_tokens: Annotated[int, Field(ge=1, strict=True)] = 2048
+    """New prompt tokens of one batch step at most; longer prompts are spread over steps."""
+    gather_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.002
+    """Seconds an engine that is less than half full waits for more requests before a batch step; 0: it never waits."""

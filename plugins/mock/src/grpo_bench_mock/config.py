@@ -1,0 +1,104 @@
+"""What can be set. All durations are seconds of the event loop's time and 0 by default."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from grpo_bench.contract import Settings
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Fault(Settings):
+    """A failure that is meant to happen. All conditions given must hold."""
+
+    at: str
+    """The point: a method of the role object, such as ``update``, ``receive``, ``open`` or ``run``."""
+    kind: Literal["raise", "hang", "late", "die", "nan", "wrong"]
+    """raise an error; wait for ever; go on after ``seconds``; end the process; NaN in place of each number; wrong
+    results (an update that changes nothing, weights that never arrive, an inverted reward)."""
+    step: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Only at this step (trainer) or weight version (generator)."""
+    call: Count | None = None
+    """Only at the n-th call of the point, counted from 1 in each process."""
+    task: str | None = None
+    """Only at this task's id (environment and agent)."""
+    share: Share = 1.0
+    """Only for this share of calls, drawn by hashing what the call is about."""
+    seconds: Seconds = 0.0
+    """How late."""
+
+
+class WithFaults(Settings):
+    """Base of the configs of roles that can fail."""
+
+    points: ClassVar[frozenset[str]]
+    stepped: ClassVar[bool] = True
+    faults: tuple[Fault, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> WithFaults:
+        for fault in self.faults:
+            if fault.at not in self.points:
+                raise ValueError(f"no point {fault.at!r} here; points: {', '.join(sorted(self.points))}")
+            if (fault.task if self.stepped else fault.step) is not None:
+                raise ValueError(f"a fault at {fault.at!r} knows no {'task' if self.stepped else 'step'}")
+        return self
+
+
+class TrainerConfig(WithFaults):
+    points = frozenset({"start", "log_probabilities", "update", "send", "save", "load"})
+    learning_rate: Positive = 0.06
+    """How much one update adds to the policy's skill; see GeneratorConfig."""
+    update_s: Seconds = 0.0
+    log_probabilities_s: Seconds = 0.0
+    send_s: Seconds = 0.0
+    save_s: Seconds = 0.0
+
+
+class GeneratorConfig(WithFaults):
+    points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
+    base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.2
+    """Log-odds of a right answer to a task of average difficulty before any update."""
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """How much harder than average the hardest task is, and easier the easiest, in log-odds."""
+    look_share: Share = 0.4
+    """Share of replies that look around instead of answering."""
+    token_s: Seconds = 0.0
+    """Seconds for one token of a reply."""
+    receive_s: Seconds = 0.0
+    start_s: Seconds = 0.0
+
+
+class EnvironmentConfig(WithFaults):
+    points = frozenset({"start", "open", "exec", "diff", "score"})
+    stepped = False
+    train_tasks: Count = 64
+    validation_tasks: Count = 16
+    test_tasks: Count = 16
+    open_s: Seconds = 0.0
+    exec_s: Seconds = 0.0
+    score_s: Seconds = 0.0
+
+
+class AgentConfig(WithFaults):
+    points = frozenset({"run"})
+    stepped = False
+    max_turns: Count = 4
+
+
+class HardwareConfig(Settings):
+    workers: Count = 1
+    """Workers of a role that leaves the number open."""
+
+
+class RulesetConfig(Settings):
+    period: Count = 5
+    """Validate after steps that are multiples of this."""
+    metric: str = "pass_k"
+    target: Share = 0.95

@@ -1,0 +1,226 @@
+"""The generator: control half, engines in workers, and the client.
+
+A reply is one of a few canned texts, chosen by hashing the sampling seed and the request's stream, with odds that
+depend on the weights' skill and on the task's difficulty (a hash of the conversation's first messages). It is handed
+out token by token where tokens take time; a pause that keeps requests suspends it between two tokens, and what follows
+is sampled under the new weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from grpo_bench.contract import (
+    Address, FinishReason, GroupSpec, PluginContext, Remote, Sample, Sampling, Transfer, WorkerContext, WorkerGroup,
+)
+from grpo_bench.contract.values import Floats, Ids
+from grpo_bench.policy import ChatFormat
+
+from . import weights as w
+from .chance import uniform
+from .config import GeneratorConfig
+from .faults import Faults, spend
+
+POLL_S = 0.002
+"""How often an engine looks whether the sender's file is there."""
+
+LOOK = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+RIGHT, WRONG = (f"<tool_call>\n<function=answer>\n<parameter=value>\n{value}\n</parameter>\n</function>\n</tool_call>"
+                for value in ("right", "wrong"))
+
+
+class MockGenerator:
+    """The contract's Generator."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._faults = Faults("generator", context.config.faults)
+        self._group: WorkerGroup | None = None
+        self._version = 0
+
+    async def start(self) -> None:
+        config: GeneratorConfig = self._context.config
+        await self._faults.at("start")
+        await spend(config.start_s)
+        self._group = await self._context.fabric.start_group(GroupSpec(
+            name="generator", target="grpo_bench_mock.generator:make_engine", placement=self._context.placement,
+            config={"settings": config.model_dump(mode="json"), "checkpoint": str(self._context.policy.checkpoint)}))
+
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(self._engines.address(rank) for rank in range(self._engines.size))
+
+    async def pause(self, mode: Literal["drain", "keep"]) -> None:
+        await self._faults.at("pause", step=self._version)
+        await self._engines.call_all("pause", mode)
+
+    async def receive(self, transfer: Transfer) -> None:
+        await self._engines.call_all("receive", transfer)
+        self._version = transfer.version
+
+    async def resume(self) -> None:
+        await self._faults.at("resume", step=self._version)
+        await self._engines.call_all("resume")
+
+    async def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
+        fault = await self._faults.at("probe", step=self._version)
+        answers = await self._engines.call(0, "probe", list(sequences))
+        return [np.full_like(answer, np.nan) for answer in answers] if fault == "nan" else answers
+
+    async def health(self) -> Mapping[str, Any]:
+        return {"engines": self._engines.size, "version": self._version,
+                "running": await self._engines.call_all("running")}
+
+    async def restart(self, engine: int) -> None:
+        await self._engines.restart(engine)
+
+    async def close(self) -> None:
+        if self._group is not None:
+            await self._group.close()
+            self._group = None
+
+    @property
+    def _engines(self) -> WorkerGroup:
+        if self._group is None:
+            raise RuntimeError("the generator is not started")
+        return self._group
+
+
+class MockEngine:
+    """One engine, in a worker."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._config = GeneratorConfig.model_validate(context.config["settings"])
+        self._faults = Faults("generator", self._config.faults)
+        self._format = ChatFormat(context.config["checkpoint"])
+        self._replies = {text: self._format.encode(text) for text in (LOOK, RIGHT, WRONG)}
+        self._weights: w.Weights | None = None
+        self._version = -1
+        self._requests: dict[str, asyncio.Task[Any]] = {}
+        self._open = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
+        fault = await self._faults.at("generate", step=self._version, about=stream)
+        await self._open.wait()
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests[request_id] = task
+        self._idle.clear()
+        try:
+            return await self._sample(ids, sampling, stream, spoilt=fault is not None)
+        finally:
+            del self._requests[request_id]
+            if not self._requests:
+                self._idle.set()
+
+    def abort(self, request_id: str) -> None:
+        if (task := self._requests.get(request_id)) is not None:
+            task.cancel()
+
+    async def pause(self, mode: Literal["drain", "keep"]) -> None:
+        self._open.clear()
+        if mode == "drain":
+            await self._idle.wait()
+
+    async def receive(self, transfer: Transfer) -> None:
+        fault = await self._faults.at("receive", step=transfer.version)
+        await spend(self._config.receive_s)
+        received = await _arrival(Path(transfer.rendezvous, w.FILE))
+        if fault is None or self._weights is None:
+            self._weights = received
+        self._version = transfer.version
+
+    def resume(self) -> None:
+        self._open.set()
+
+    def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
+        return [w.log_probabilities(sequence, self._loaded) for sequence in sequences]
+
+    def running(self) -> int:
+        return len(self._requests)
+
+    @property
+    def _loaded(self) -> w.Weights:
+        if self._weights is None:
+            raise RuntimeError("this engine has no weights yet")
+        return self._weights
+
+    async def _sample(self, ids: Ids, sampling: Sampling, stream: str, *, spoilt: bool) -> Sample:
+        stop = sampling.stop_token_ids[0] if sampling.stop_token_ids else self._format.eos_id
+        text = self._choose(ids, sampling, stream, stop)
+        whole = np.append(self._replies[text], stop).astype(np.int32)
+        room = min(sampling.max_tokens, sampling.max_context - len(ids))
+        reply = whole[:max(0, room)]
+        known = np.concatenate([ids[-1:], reply])
+        values = np.zeros(len(reply), np.float32)
+        versions: list[list[int]] = []
+        for index in range(len(reply)):
+            if self._config.token_s:
+                await asyncio.sleep(self._config.token_s)
+                await self._open.wait()
+            if not versions or versions[-1][1] != self._version:
+                values[index:] = w.log_probabilities(known, self._loaded)[index + 1:]
+                versions.append([0, self._version])
+            versions[-1][0] += 1
+        return Sample(reply, np.full_like(values, np.nan) if spoilt else values,
+                      FinishReason.STOP if len(reply) == len(whole) else FinishReason.LENGTH,
+                      tuple((count, version) for count, version in versions))
+
+    def _choose(self, ids: Ids, sampling: Sampling, stream: str, stop: int) -> str:
+        if uniform(sampling.seed, stream, "look") < self._config.look_share:
+            return LOOK
+        ends = np.flatnonzero(ids == stop)
+        opening = ids[:ends[1]] if len(ends) > 1 else ids
+        hardness = 2 * uniform(hashlib.blake2b(opening.tobytes()).hexdigest(), "hardness") - 1
+        odds = self._config.base_skill + self._loaded[0] - self._config.spread * hardness
+        return RIGHT if uniform(sampling.seed, stream, "answer") < 1 / (1 + np.exp(-odds)) else WRONG
+
+
+async def _arrival(path: Path) -> w.Weights:
+    """The weights, once the sender's file is there."""
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 - nobody could set an event across processes
+        await asyncio.sleep(POLL_S)
+    return w.read(path)
+
+
+class MockClient:
+    """The contract's GeneratorClient: requests of one affinity go to one engine."""
+
+    def __init__(self, engines: Sequence[Remote]) -> None:
+        self._engines = engines
+        self._where: dict[str, Remote] = {}
+
+    async def generate(self, request_id: str, ids: Ids, sampling: Sampling, *, stream: str, affinity: str,
+                       deadline_s: float) -> Sample:
+        engine = self._engines[int(uniform(affinity) * len(self._engines))]
+        self._where[request_id] = engine
+        try:
+            return await engine.call("generate", request_id, ids, sampling, stream, deadline_s=deadline_s)
+        finally:
+            del self._where[request_id]
+
+    async def abort(self, request_id: str) -> None:
+        if (engine := self._where.get(request_id)) is not None:
+            await engine.call("abort", request_id)
+
+
+def create(context: PluginContext) -> MockGenerator:
+    """The factory."""
+    return MockGenerator(context)
+
+
+def make_engine(context: WorkerContext) -> MockEngine:
+    """The worker target."""
+    return MockEngine(context)
+
+
+def make_client(remotes: Sequence[Remote]) -> MockClient:
+    """The client factory."""
+    return MockClient(remotes)

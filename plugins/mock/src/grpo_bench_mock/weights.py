@@ -1,0 +1,60 @@
+"""The policy's weights [K] in float64, what they say about tokens, and their file form.
+
+The first weight is the skill, which decides how often replies are right; the others decide log-probabilities. A file is
+a safetensors file with the one tensor ``weights``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grpo_bench.contract import TensorSpec
+from grpo_bench.contract.values import Floats, Ids
+
+Weights = npt.NDArray[np.float64]
+SIZE = 64
+NAME = "weights"
+FILE = "model.safetensors"
+SPEC = TensorSpec(NAME, (SIZE,), "float64")
+
+
+def initial() -> Weights:
+    """The weights of the untrained policy."""
+    weights = np.linspace(0.0, 1.0, SIZE)
+    weights[0] = 0.0
+    return weights
+
+
+def buckets(ids: Ids) -> npt.NDArray[np.int64]:
+    """Which weight [T] each token's log-probability depends on, given the token before it."""
+    current = ids.astype(np.int64)
+    previous = np.concatenate([[0], current[:-1]])
+    return 1 + (current * 31 + previous * 17) % (SIZE - 1)
+
+
+def log_probabilities(ids: Ids, weights: Weights) -> Floats:
+    """Of each token of one sequence [T], 0 for the first."""
+    result = -np.logaddexp(0.0, -weights[buckets(ids)])
+    result[:1] = 0.0
+    return result.astype(np.float32)
+
+
+def dump(weights: Weights) -> bytes:
+    head = json.dumps({NAME: {"dtype": "F64", "shape": [SIZE], "data_offsets": [0, SIZE * 8]}}).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head + weights.astype("<f8").tobytes()
+
+
+def read(path: Path) -> Weights:
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    return np.frombuffer(data, "<f8", SIZE, start).copy()
+
+
+def sha256(weights: Weights) -> str:
+    return hashlib.sha256(NAME.encode() + weights.astype("<f8").tobytes()).hexdigest()

@@ -1,0 +1,184 @@
+"""Makes the base checkpoint: ``python -m grpo_bench_policy_minirepair.pretrain --out DIR --seed 0``.
+
+Every worker is one process with one thread. Worker w of W draws problems w, w + W... of the ``pretrain`` split, turns
+them into documents and trains on them; gradients are averaged. Nothing is read from disk, so the same seed, number of
+workers and library versions give the same checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tokenizers import Tokenizer
+
+from grpo_bench_env_minirepair.tasks import FAMILIES, draw
+from grpo_bench_model_qwen3 import Qwen3, Qwen3Config, log_probabilities, pack, save
+
+from . import corpus, tokenizer
+from .muon import Optimizer
+from .template import Template
+
+MAX_CONTEXT = 512
+TOKENIZER_PROBLEMS = 2600
+WARM_UP, DECAY_FROM = 30, 0.6
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings of a pretraining run. ``problems`` per worker and step; ``steps`` optimizer steps."""
+
+    out: Path
+    seed: int
+    workers: int
+    steps: int
+    problems: int
+    experts: int
+    width: int
+    muon_rate: float = 0.02
+    adam_rate: float = 3e-3
+    vocabulary: int = 768
+    report_every: int = 100
+    port: int = 29511
+
+
+@dataclass(frozen=True)
+class Row:
+    """One document as tokens: ids [T] and their weights [T] in the loss."""
+
+    ids: list[int]
+    weights: list[float]
+
+
+def encode(tokens: Tokenizer, document: list[corpus.Segment]) -> Row:
+    ids, weights = [], []
+    for segment in document:
+        piece = tokens.encode(segment.text).ids
+        ids += piece
+        weights += [segment.weight] * len(piece)
+    return Row(ids, weights)
+
+
+def make_tokenizer(vocabulary: int) -> Tokenizer:
+    template, r = Template(), random.Random(0)
+    problems = (draw("pretrain", index) for index in range(TOKENIZER_PROBLEMS))
+    texts = ("".join(s.text for s in document) for p in problems for document in corpus.documents(p, template, r))
+    return tokenizer.train(texts, vocabulary)
+
+
+def batches(run: Run, rank: int, tokens: Tokenizer) -> Iterator[list[Row]]:
+    """Batches of one worker, without end; families are spread evenly by shuffling within a stretch."""
+    template, r = Template(), random.Random((run.seed << 8) + rank)
+    stretch = 16 * len(FAMILIES)
+    index = run.seed * 10_000_000
+    pending: list[int] = []
+    while True:
+        if not pending:
+            pending = list(range(index + rank, index + stretch * run.workers, run.workers))
+            index += stretch * run.workers
+            r.shuffle(pending)
+        taken, pending = pending[: run.problems], pending[run.problems :]
+        problems = [draw("pretrain", i) for i in taken]
+        yield [encode(tokens, document) for p in problems for document in corpus.documents(p, template, r)]
+
+
+def loss_of(model: Qwen3, rows: list[Row]) -> torch.Tensor:
+    """Weighted mean negative log-probability of all tokens but the first of each row."""
+    ids = np.array([i for row in rows for i in row.ids], np.int32)
+    offsets = np.cumsum([0, *(len(row.ids) for row in rows)])
+    weights = torch.tensor([w for row in rows for w in row.weights[1:]])
+    at = np.setdiff1d(np.arange(len(ids)), offsets[:-1])
+    logp = log_probabilities(model, pack(ids, offsets), ids, at, 1.0)
+    return -(logp * weights).sum() / weights.sum()
+
+
+class Probe:
+    """How probable the model finds the right answer on held-out problems: as a first edit in the agent, as a review."""
+
+    def __init__(self, tokens: Tokenizer, count: int) -> None:
+        template = Template()
+        self._rows: list[tuple[list[int], list[int]]] = []
+        for index in range(count):
+            problem = draw("heldout", index)
+            question, answer = corpus.review(problem, template)
+            pairs = ((corpus.opening(problem, template), corpus.fix_call(problem.fix)), (question.text, answer.text))
+            self._rows += [(tokens.encode(a).ids, tokens.encode(b).ids) for a, b in pairs]
+
+    @torch.no_grad()
+    def measure(self, model: Qwen3) -> dict[str, float]:
+        ids = np.array([i for a, b in self._rows for i in (*a, *b)], np.int32)
+        offsets = np.cumsum([0, *(len(a) + len(b) for a, b in self._rows)])
+        starts = offsets[:-1] + [len(a) for a, _ in self._rows]
+        at = np.concatenate([np.arange(s, e) for s, e in zip(starts, offsets[1:], strict=True)])
+        logp = log_probabilities(model, pack(ids, offsets), ids, at, 1.0)
+        p = torch.stack([part.sum() for part in logp.split([len(b) for _, b in self._rows])]).exp()
+        edit, review = p[0::2], p[1::2]
+        return {"p_edit": float(edit.mean()), "edit_any_of_4": float((1 - (1 - edit) ** 4).mean()),
+                "p_review": float(review.mean())}
+
+
+def work(rank: int, run: Run, tokenizer_json: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
+    dist.init_process_group("gloo", rank=rank, world_size=run.workers)
+    torch.set_num_threads(1)
+    tokens = Tokenizer.from_str(tokenizer_json)
+    config = Qwen3Config(
+        vocab_size=tokens.get_vocab_size(), num_experts=run.experts, moe_intermediate_size=run.width,
+        intermediate_size=run.width, max_position_embeddings=MAX_CONTEXT,
+        eos_token_id=tokens.token_to_id(tokenizer.TURN_END), pad_token_id=tokens.token_to_id(tokenizer.END_OF_TEXT),
+    )
+    model = Qwen3(config)
+    model.initialize(torch.Generator().manual_seed(run.seed))
+    optimizer = Optimizer(model, run.muon_rate, run.adam_rate, rank, run.workers)
+    parameters = list(model.parameters())
+    probe = Probe(tokens, 4 * len(FAMILIES)) if rank == 0 else None
+    seen, source = 0, batches(run, rank, tokens)
+    for step in range(1, run.steps + 1):
+        rows = next(source)
+        seen += sum(len(row.ids) for row in rows)
+        loss = loss_of(model, rows)
+        loss.backward()
+        flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        dist.all_reduce(flat)
+        flat /= run.workers
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad = part.view_as(p)
+        share = step / run.steps
+        optimizer.step(min(1.0, step / WARM_UP) * min(1.0, max(0.02, (1 - share) / (1 - DECAY_FROM))))
+        model.zero_grad(set_to_none=True)
+        if probe and (step % run.report_every == 0 or step == run.steps):
+            facts = {"step": step, "loss": float(loss.detach()), "tokens": seen * run.workers,
+                     "cpu_s": time.process_time(), **probe.measure(model)}
+            print(json.dumps({k: round(v, 4) for k, v in facts.items()}), flush=True)
+            save(model, run.out)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pretrain the base policy.")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write, in Hugging Face form")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; part of the recipe")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--problems", type=int, default=16, help="problems of each worker in a step")
+    parser.add_argument("--experts", type=int, default=8, help="0: dense")
+    parser.add_argument("--width", type=int, default=128, help="width of an expert, or of the dense MLP")
+    parser.add_argument("--port", type=int, default=29511)
+    run = Run(**vars(parser.parse_args()))
+    tokens = make_tokenizer(run.vocabulary)
+    tokenizer.save(tokens, run.out, MAX_CONTEXT)
+    mp.spawn(work, (run, tokens.to_str()), run.workers)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""GRPO updates in plain torch, data parallel over local processes."""
