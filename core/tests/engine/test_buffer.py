@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_bench.contract import (
@@ -24,6 +24,7 @@ def start_all(buffer: GroupBuffer) -> list[Ticket]:
     return list(iter(buffer.start, None))
 
 
+@settings(deadline=None)
 @given(data=st.data(), prompts=st.integers(1, 4), max_age=st.integers(0, 3), max_steps=st.integers(1, 8), tasks=st.integers(1, 9),
        restore=st.booleans())
 def test_every_prompt_is_consumed_once_in_order_within_the_age_bound(data, prompts, max_age, max_steps, tasks, restore):

@@ -34,9 +34,9 @@ def spec() -> Callable[..., GroupSpec]:
     return make
 
 
-def _run(make: Callable[[], Any], body: Callable[[Any], Any]) -> Any:
+def _run(make: Callable[..., Any], body: Callable[[Any], Any], **settings: Any) -> Any:
     async def main() -> Any:
-        fabric = make()
+        fabric = make(**settings)
         try:
             return await body(fabric)
         finally:
@@ -46,7 +46,7 @@ def _run(make: Callable[[], Any], body: Callable[[Any], Any]) -> Any:
 
 @pytest.fixture
 def in_local(tmp_path: Path) -> Callable[..., Any]:
-    return partial(_run, lambda: LocalFabric(tmp_path, FixedClock(), structlog.get_logger(), grace_s=1.0))
+    return partial(_run, partial(LocalFabric, tmp_path, FixedClock(), structlog.get_logger()), grace_s=30.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def in_inline() -> Callable[..., Any]:
 @pytest.fixture
 def until() -> Callable[..., Any]:
     async def poll(condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await condition():  # noqa: ASYNC110 (another process changes it)
                 await asyncio.sleep(0.005)
     return poll

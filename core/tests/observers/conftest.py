@@ -59,10 +59,10 @@ class History:
         self.emit(Kind.UPDATE, 2.0, loss=0.01, grad_norm=0.5, learning_rate=1e-3, tokens=400, ended_at="", metrics={})
         self.phase(Phase.REFIT)
         self.emit(Kind.REFIT, 0.2, version=step, bytes=10, seconds=0.2, probe_difference=1e-6, transport="files")
-        self.validate(passed)
         self.phase(Phase.JOURNAL)
         self.emit(Kind.STEP, 0.1, version=step, seconds=self.now + 0.1 - began, reward_mean=0.3, rollouts=4,
                   sampled_tokens=80)
+        self.validate(passed)
 
     def end(self, status: Status) -> None:
         self.phase(Phase.SHUTDOWN)

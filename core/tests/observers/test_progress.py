@@ -30,13 +30,13 @@ def test_a_file_gets_one_line_per_step_and_a_summary(met: Any) -> None:
     show(met, stream)
     assert stream.getvalue().splitlines() == [
         "run runs/r",
-        "base  pass@2 0.250 ± 0.050 (target 0.5)  elapsed 0:02",
-        "step 1/4  reward 0.300  pass@2 0.250 ± 0.050 (target 0.5)  loss 0.010  4.40 s  63 tokens/s  elapsed 0:06"
-        "  at most 0:13 left",
-        "step 2/4  reward 0.300  pass@2 0.750 ± 0.050 (target 0.5)  loss 0.010  4.40 s  55 tokens/s  elapsed 0:10"
-        "  at most 0:08 left",
+        "pass@2 0.250 ± 0.050 (target 0.5)  before the first step  elapsed 0:02",
+        "step 1/4  reward 0.300  loss 0.010  3.40 s  44 tokens/s  elapsed 0:05  at most 0:10 left",
+        "pass@2 0.250 ± 0.050 (target 0.5)  after step 1  elapsed 0:06",
+        "step 2/4  reward 0.300  loss 0.010  3.40 s  55 tokens/s  elapsed 0:09  at most 0:07 left",
+        "pass@2 0.750 ± 0.050 (target 0.5)  after step 2  elapsed 0:10",
         "target met: pass@2 0.750 ± 0.050 (target 0.5) after 2 steps",
-        "time to target 10.7 s",
+        "time to target 10.8 s",
         "time in all    11.2 s, 9.00 s of CPU",
         "of which       update 36%, validation 27%, rollout 18%, startup 9%, shutdown 4%, refit 4%, advantages 2%,"
         " journal 2%",
@@ -79,6 +79,6 @@ def test_a_terminal_gets_a_panel_that_leaves_no_trace(met: Any, monkeypatch: pyt
         return stream.getvalue()
 
     shown = asyncio.run(run())
-    for words in ("laptop, seed 0", "2 of 4", "0.750", "target 0.5", "55 tokens/s", "at most 0:08 left", "target met"):
+    for words in ("laptop, seed 0", "2 of 4", "0.750", "target 0.5", "55 tokens/s", "at most 0:07 left", "target met"):
         assert words in shown, words
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

@@ -61,7 +61,7 @@ def report(folder: Path, history: Any, **files: Any) -> Page:
 def test_it_says_what_the_run_came_to(tmp_path: Path, met: Any) -> None:
     text = report(tmp_path, met, profile={"trainer": {"use": "torch"}}, provenance={"python": "3.11"}).text
     for words in (
-            "Target met in 10.7 s", "pass@2 0.750 ± 0.050 against a target of 0.5", "2 of at most 4",
+            "Target met in 10.8 s", "pass@2 0.750 ± 0.050 against a target of 0.5", "2 of at most 4",
             "wall clock 11.2 s", "rollouts 32", "rollout 2.00 s 17.9% 1.00 s", "sum 11.2 s 100%",
             "completed – 8 (100.0%) 24 (100.0%)", "Alarms None.", '"use": "torch"', '"python": "3.11"', "ab" * 32):
         assert words in text, words

@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from grpo_bench.contract import End, ExecResult, Reply, Role, Task, ToolCall
+from grpo_bench.contract import End, ExecResult, Reply, Role, Task, ToolCall, WorkerContext
 from grpo_bench_agent_toolcall import ToolCallConfig, plugin
 from grpo_bench_agent_toolcall.agent import TOOLS, ToolCallAgent, make_in_worker
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ TASK = Task(
     id="t", split="train", payload={}, fingerprint="",
     prompt={"statement": "f should add 1.", "path": "solution.py", "test_command": ["python", "visible_test.py"]},
 )
+CONTEXT = WorkerContext("rollout", 0, 1, None, "", None, None, None)
 
 
 class Sandbox:
@@ -34,6 +35,12 @@ class Sandbox:
 
     async def write(self, path, text):
         self.files[path] = text
+
+    async def diff(self):
+        return ""
+
+    async def close(self):
+        return None
 
 
 class Policy:
@@ -158,7 +165,7 @@ def test_descriptor_says_what_the_agent_needs():
     assert plugin.capabilities.prompt == {"statement", "path", "test_command"}
     assert plugin.capabilities.sandbox == {"exec", "files"}
     assert plugin.worker_factory == "grpo_bench_agent_toolcall.agent:make_in_worker"
-    assert isinstance(make_in_worker(ToolCallConfig(), None), ToolCallAgent)
+    assert isinstance(make_in_worker(ToolCallConfig(), CONTEXT), ToolCallAgent)
 
 
 @pytest.mark.parametrize("settings", [{"max_turns": 0}, {"turns": 3}, {"test_timeout_s": 0.0}])

@@ -34,7 +34,8 @@ HARMLESS = {
 }
 HARMFUL = {
     "kill everything": "import os\nos.kill(-1, 9)\nprint('BROKEN')",
-    "kill the server": "import os\nfor pid in (os.getppid(), 1, 2):\n    if pid:\n        os.kill(pid, 9)\nprint('BROKEN')",
+    "kill the server": "import os\nfor pid in (os.getppid(), 1, 2):\n    if pid:\n        os.kill(pid, 9)\n"
+                       "print('BROKEN')",
     "kill its group": "import os\nos.killpg(0, 9)\nprint('BROKEN')",
     "new namespaces": "import ctypes\nprint('BROKEN' if ctypes.CDLL(None).unshare(0x10000000) == 0 else '')",
     "mount": "import ctypes\nprint('BROKEN' if ctypes.CDLL(None).mount(b'x', b'/', b'tmpfs', 0, b'') == 0 else '')",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from grpo_bench_env_minirepair import MiniRepairConfig, launch
+from grpo_bench_env_minirepair.inside.serve import Outcome
 from grpo_bench_env_minirepair.launch import SandboxError
 from grpo_bench_env_minirepair.pool import Pool
 
@@ -83,7 +85,8 @@ def test_a_dead_server_is_replaced() -> None:
 
     async def body(pool):
         for pid in descendants(os.getpid()) - before:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the server goes with its guard
+                os.kill(pid, signal.SIGKILL)
         return [(await pool.call(*GOOD)).output for _ in range(3)]
 
     assert with_pool(body, parallel=1) == [b"0x2"] * 3
@@ -141,6 +144,28 @@ def test_an_isolation_that_is_refused_is_named(monkeypatch) -> None:
     with pytest.raises(SandboxError, match="bubblewrap: not installed"):
         launch.probe("bubblewrap")
     launch.probe.cache_clear()
+
+
+def test_a_machine_without_a_table_of_system_calls_falls_back_and_says_so(monkeypatch) -> None:
+    """Then the kernel's limits alone keep a candidate from making processes, and its time is limited all the same."""
+    other = "from inside import kernel\nkernel.MACHINE = 'riscv64'\nfrom inside.main"
+    monkeypatch.setattr(launch, "_START", launch._START.replace("from inside.main", other))
+    for cache in (launch.command, launch.probe):
+        cache.cache_clear()
+
+    async def body(pool):
+        fork = {"a.py": "import os\nif not os.fork():\n    os._exit(0)\nprint('BROKEN')"}
+        loop = {"a.py": "while True:\n    pass"}
+        return [await pool.file(files, ["a.py"], "", 30.0) for files in (fork, loop)]
+
+    try:
+        forked, looped = with_pool(body, isolation="process", parallel=1)
+        assert launch.probe("process")[1]["seccomp"] == "no system call table for riscv64"
+    finally:
+        for cache in (launch.command, launch.probe):
+            cache.cache_clear()
+    assert (forked.exit_code, forked.output) == (1, b"")
+    assert looped.outcome is Outcome.CPU
 
 
 DRIVER = """

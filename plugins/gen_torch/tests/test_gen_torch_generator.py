@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from grpo_bench.contract import (
-    DeadlineExceeded, FinishReason, Placement, PluginContext, PluginError, PolicyFacts, RefitError, TensorSpec, Transfer,
+    DeadlineExceeded, FinishReason, Placement, PluginContext, PluginError, PolicyFacts, Purpose, RefitError, TensorSpec, Transfer,
 )
 from grpo_bench.fabric import InlineFabric
 from grpo_bench.steps.transport import send_tensors
@@ -36,7 +36,7 @@ async def generator(model, folder: Path, sampling, **config):
     made = make(PluginContext(
         config=TorchGeneratorConfig(workers=2, gather_s=0.0, **config), fabric=fabric, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(checkpoint, 200, model.config.vocab_size), seed=0, deterministic=True,
-        clock=CLOCK, logger=log, shared={"sampling": {"train": sampling}}))
+        clock=CLOCK, logger=log, shared={"sampling": {Purpose.TRAIN: sampling}}))
     await made.start()
     client = make_client([await fabric.connect(address) for address in made.addresses()])
     try:
@@ -59,7 +59,7 @@ async def refit(made, model, folder, version, *, leave_out=(), shape=None):
 
 async def ask(client, prompts, sampling, prefix=""):
     return await asyncio.gather(*(
-        client.generate(f"{prefix}{index}", prompt, sampling, stream=f"r{index}/0", affinity=f"g{index // 4}", deadline_s=30)
+        client.generate(f"{prefix}{index}", prompt, sampling, stream=f"r{index}/0", affinity=f"group-{index // 4}", deadline_s=30)
         for index, prompt in enumerate(prompts)))
 
 
@@ -135,7 +135,7 @@ def test_draining_finishes_running_requests_and_admits_no_other(model, prompts, 
             await refit(made, model, tmp_path, 0)
             await made.resume()
             running = asyncio.create_task(ask(client, prompts, sampling))
-            while not (await made.health())["engines"][0]["running"]:
+            while not any(engine["running"] for engine in (await made.health())["engines"]):
                 await asyncio.sleep(0)
             draining = asyncio.create_task(made.pause("drain"))
             await asyncio.sleep(0)

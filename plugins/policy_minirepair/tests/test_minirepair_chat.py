@@ -81,7 +81,7 @@ def test_demonstration_tokens_are_the_gateways(chat):
         parts = np.concatenate([chat.encode(segment.text) for segment in document])
         assert np.array_equal(parts, chat.encode("".join(segment.text for segment in document)))
         assert chat.decode(parts) == "".join(segment.text for segment in document)
-        assert all(chat.encode(s.text)[-1] == chat.eos_id for s in document if s.weight == 1.0)
+        assert all(chat.encode(s.text)[-1] == chat.eos_id for s in document[1::2])
 
 
 def test_tokenizer_is_lossless_and_keeps_scaffolding_whole(chat):
@@ -91,12 +91,18 @@ def test_tokenizer_is_lossless_and_keeps_scaffolding_whole(chat):
         assert len(chat.encode(text)) == 1
 
 
-def test_documents_teach_only_true_reviews_and_listings():
+def answer(document):
+    return "".join(segment.text for segment in document[1:]).removesuffix("<|im_end|>")
+
+
+def test_reviews_verdicts_and_listings_are_true():
     for index in range(len(FAMILIES)):
         problem = draw("pretrain", index)
-        line, _, text = corpus.review(problem, TEMPLATE)[1].text.removesuffix("<|im_end|>").partition("\t")
-        assert (int(line), text) == (problem.fix.line, problem.fix.text)
-        listing = corpus.listing(problem, TEMPLATE)[1].text.removesuffix("<|im_end|>").split("\n")
+        assert answer(corpus.review(problem, TEMPLATE)) == f"{problem.fix.line}\t{problem.fix.text}"
+        judged = dict(line.split("\t") for line in answer(corpus.verdicts(problem, TEMPLATE)).split("\n"))
+        assert [int(line) for line, verdict in judged.items() if verdict == "wrong"] == [problem.fix.line]
+        assert len(judged) == len(problem.buggy) - 1
+        listing = answer(corpus.listing(problem, TEMPLATE)).split("\n")
         assert [line.partition("\t")[2] for line in listing] == list(problem.correct)
 
 

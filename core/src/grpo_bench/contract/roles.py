@@ -129,8 +129,8 @@ class Generator(Protocol):
     async def resume(self) -> None: ...
 
     async def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Log-probability of each token given those before it [T] per sequence, 0 at index 0, at temperature 1, by the
-        same computation that sampling uses, from an empty cache."""
+        """Log-probability of each token given those before it [T] per sequence, 0 at index 0, at the training
+        temperature, by the same computation that sampling uses, from an empty cache."""
         ...
 
     async def health(self) -> Mapping[str, Any]: ...

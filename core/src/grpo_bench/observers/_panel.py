@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._state import RunState
-from ._text import name, number, sparkline, stopwatch
+from ._text import duration, name, number, sparkline, stopwatch
 
 _WIDEST = 100
 _LABEL = 10
@@ -34,7 +34,7 @@ def panel(state: RunState, elapsed_s: float, width: int, curves: bool) -> Group:
                  Text(_curve(state.rewards, room, None), style="blue"))
     left = state.left_s()
     rows.add_row("speed", f"{number(state.rate, 0)} tokens/s",
-                 f"{number(state.step_seconds[-1], 1)} s a step" if state.step_seconds else "")
+                 f"{duration(state.step_seconds)} a step" if state.step_seconds is not None else "")
     rows.add_row("time", stopwatch(elapsed_s), f"at most {stopwatch(left)} left" if left is not None else "")
     title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}")
     return Group(Rule(title, align="left", style="dim", characters="─" if curves else "-"), rows)

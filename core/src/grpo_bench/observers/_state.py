@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from statistics import median
+from collections import deque
+from statistics import mean
 from typing import Any
 
 from ..contract import Event, Kind, Phase, Purpose, RunFacts
 from ._text import metric_label
 
-_RECENT = 5
+_RECENT = 10
 
 
 class RunState:
@@ -26,13 +27,14 @@ class RunState:
         self.values: list[float] = []
         self.standard_error: float | None = None
         self.rewards: list[float] = []
-        self.step_seconds: list[float] = []
+        self.step_seconds: float | None = None
         self.loss: float | None = None
         self.rate: float | None = None
         self.done = {Purpose.TRAIN: 0, Purpose.VALIDATION: 0}
         self.total: dict[Purpose, int | None] = {Purpose.TRAIN: None, Purpose.VALIDATION: None}
         self._tokens = 0
-        self._tokens_since = 0.0
+        self._stepped_s = 0.0
+        self._intervals: deque[float] = deque(maxlen=_RECENT)
 
     def expect(self, run: RunFacts) -> None:
         """Take what the profile says about sizes."""
@@ -79,10 +81,8 @@ class RunState:
         return (self.done[purpose] if total is None else min(self.done[purpose], total)), total
 
     def left_s(self) -> float | None:
-        """Seconds until the last step at the recent pace; the target may be met before."""
-        if not self.step_seconds or not self.max_steps:
-            return None
-        return (self.max_steps - self.step) * median(self.step_seconds[-_RECENT:])
+        """Seconds until the last step at the recent pace, validations included; the target may be met before."""
+        return (self.max_steps - self.step) * mean(self._intervals) if self._intervals else None
 
     def _started(self, data: Any) -> None:
         self.run, self.profile, self.seed = data["run"], data["profile"], data["seed"]
@@ -99,9 +99,10 @@ class RunState:
 
     def _stepped(self, event: Event) -> None:
         self.step = event.step or 0
-        self.step_seconds.append(event.data["seconds"])
+        self.step_seconds = event.data["seconds"]
+        self._intervals.append(event.elapsed_s - self._stepped_s if self._intervals else self.step_seconds)
         if event.data["reward_mean"] is not None:
             self.rewards.append(event.data["reward_mean"])
-        passed = event.elapsed_s - self._tokens_since
+        passed = event.elapsed_s - self._stepped_s
         self.rate = self._tokens / passed if passed > 0 else None
-        self._tokens, self._tokens_since = 0, event.elapsed_s
+        self._tokens, self._stepped_s = 0, event.elapsed_s

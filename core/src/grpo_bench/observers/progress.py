@@ -1,8 +1,8 @@
 """A run as people watch it.
 
 On a terminal: a small panel that renews itself twice a second from the event loop, without a thread. Elsewhere: one
-plain line per step. Both end with a summary. Where the last line of stdout belongs to ``--json``, all of this goes to
-stderr.
+plain line per step and per validation. Both end with a summary. Where the last line of stdout belongs to ``--json``,
+all of this goes to stderr.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class Progress:
 
     def _line(self, event: Event) -> None:
         state = self._state
-        if event.kind == Kind.VALIDATION and not event.step:
-            self._console.print(f"base  {_value(state)}  elapsed {stopwatch(state.elapsed_s)}", soft_wrap=True)
+        if event.kind == Kind.VALIDATION:
+            when = f"after step {event.step}" if event.step else "before the first step"
+            self._console.print(f"{_value(state)}  {when}  elapsed {stopwatch(state.elapsed_s)}", soft_wrap=True)
         elif event.kind == Kind.STEP:
             parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
-            parts += [_value(state)] if state.values else []
             parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
             parts += [f"{duration(event.data['seconds'])}"]
             parts += [f"{number(state.rate, 0)} tokens/s"] if state.rate else []

@@ -1,4 +1,4 @@
-"""A small tool-calling repair agent that runs inside the rollout worker."""
+"""A small tool-calling repair agent that runs in process."""
 
 from ._plugin import ToolCallConfig, plugin
 

@@ -24,8 +24,8 @@ class MiniRepairConfig(Settings):
     """Fork servers per rollout worker, each with one run at a time."""
     cpu_s: Seconds = 0.1
     """CPU seconds of one run, the limit that decides: CPU time does not depend on the machine's load."""
-    wall_s: Seconds = 10.0
-    """Wall seconds of one run, for code that waits instead of computing."""
+    wall_s: Seconds = 30.0
+    """Wall seconds of one run, for code that waits instead of computing; far above what a busy machine needs."""
     memory_mb: Annotated[int, Field(ge=64, le=65536, strict=True)] = 256
     """Address space of one run in MiB, the interpreter's own 20 included."""
     output_bytes: Annotated[int, Field(ge=1024, le=2**24, strict=True)] = 65536

@@ -118,7 +118,13 @@ class _Server:
             *launch.command(isolation), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env=launch.ENVIRONMENT, start_new_session=True)
         server = cls(process)
-        if not await asyncio.wait_for(server._replies.readline(), _START_S):
+        try:
+            async with asyncio.timeout(_START_S):
+                ready = await server._replies.readline()
+        except BaseException:
+            await asyncio.shield(server.kill())
+            raise
+        if not ready:
             raise EOFError(f"a fork server ended at its start with code {await process.wait()}")
         return server
 

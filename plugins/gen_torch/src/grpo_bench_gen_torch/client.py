@@ -6,7 +6,7 @@ come first, since calling them serialises nothing.
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Sequence
 
 from grpo_bench.contract import Ids, Remote, Sample, Sampling
@@ -21,7 +21,8 @@ class TorchGeneratorClient:
 
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, *, stream: str, affinity: str,
                        deadline_s: float) -> Sample:
-        engine = self._engines[zlib.crc32(affinity.encode()) % len(self._engines)]
+        digest = hashlib.blake2b(affinity.encode(), digest_size=8).digest()
+        engine = self._engines[int.from_bytes(digest, "little") % len(self._engines)]
         self._asked[request_id] = engine
         try:
             return await engine.call("generate", request_id, ids, sampling, stream, affinity, deadline_s=deadline_s)

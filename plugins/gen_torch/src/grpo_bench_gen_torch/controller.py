@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from grpo_bench.contract import (
-    Address, Floats, GroupSpec, Ids, PluginContext, PluginError, RefitError, Sampling, Transfer, WorkerGroup,
+    Address, Floats, GroupSpec, Ids, PluginContext, PluginError, Purpose, RefitError, Sampling, Transfer, WorkerGroup,
 )
 
 from .config import TorchGeneratorConfig
@@ -29,10 +29,11 @@ class TorchGenerator:
 
     async def start(self) -> None:
         context, config = self._context, self._config
-        sampling: Mapping[Any, Sampling] = context.shared["sampling"]
+        sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
         workers = config.workers or context.placement.workers
         plain = {**config.model_dump(), "checkpoint": str(context.policy.checkpoint), "capacity": context.policy.max_context,
                  "threads": context.placement.threads, "sampling": tuple(sampling.values()),
+                 "temperature": sampling[Purpose.TRAIN].temperature,
                  "deterministic": context.deterministic}
         self._started = await context.fabric.start_group(GroupSpec(
             name="generator", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers)))

@@ -46,13 +46,14 @@ class Request:
 class Engine:
     """Weights, cache and requests of one generator engine."""
 
-    def __init__(self, model: Qwen3, slots: int, capacity: int, prompt_tokens: int) -> None:
+    def __init__(self, model: Qwen3, slots: int, capacity: int, prompt_tokens: int, temperature: float = 1.0) -> None:
         self.model = model
         self.version: int | None = None
         self._cache = Cache(model.config, slots, capacity)
         self._capacity = capacity
         self._table = SlotTable(slots)
         self._prompt_tokens = prompt_tokens
+        self._temperature = temperature
         self._queue: list[Request] = []
         self._running: dict[str, Request] = {}
         self.counters = dict.fromkeys(("steps", "computed_tokens", "reused_tokens", "sampled_tokens"), 0)
@@ -188,7 +189,7 @@ class Engine:
     def _given(self, sequence: Ids, states: torch.Tensor) -> Floats:
         result = np.zeros(len(sequence), np.float32)
         if len(sequence) > 1:
-            table = self.model.logits(states[:-1]).log_softmax(-1)
+            table = (self.model.logits(states[:-1]) / self._temperature).log_softmax(-1)
             index = torch.from_numpy(np.array(sequence[1:], np.int64)).unsqueeze(-1)
             result[1:] = table.gather(1, index).flatten().numpy()
         return result

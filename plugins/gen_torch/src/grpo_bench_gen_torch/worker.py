@@ -34,7 +34,8 @@ class EngineWorker:
         if config["deterministic"] and not rows_are_independent(model.config):
             raise InputError("matrix products of this machine depend on the batch they run in, so sampling is not "
                              "deterministic here", hint="set deterministic = false in the profile")
-        self._engine = Engine(model, config["slots"], config["capacity"], config["prompt_tokens"])
+        self._engine = Engine(model, config["slots"], config["capacity"], config["prompt_tokens"],
+                              config["temperature"])
         self._gather_s: float = config["gather_s"]
         self._allowed = {_distribution(sampling) for sampling in config["sampling"]}
         self._waiting: dict[str, asyncio.Future[Sample]] = {}

@@ -8,13 +8,13 @@ from .config import AgentConfig, EnvironmentConfig, GeneratorConfig, HardwareCon
 
 trainer = Plugin(
     name="mock", role=Role.TRAINER, summary="a vector of weights that every trained token changes",
-    config=TrainerConfig, factory="grpo_bench_mock.trainer:create", stand_in=True,
+    config=TrainerConfig, factory="grpo_bench_mock.learner:create", stand_in=True,
     capabilities=Capabilities(sends=frozenset({"mock"}), deterministic=True),
 )
 
 generator = Plugin(
     name="mock", role=Role.GENERATOR, summary="canned replies, the better the longer the policy was trained",
-    config=GeneratorConfig, factory="grpo_bench_mock.generator:create", client="grpo_bench_mock.generator:make_client",
+    config=GeneratorConfig, factory="grpo_bench_mock.sampler:create", client="grpo_bench_mock.sampler:make_client",
     stand_in=True,
     capabilities=Capabilities(
         receives=frozenset({"mock"}), refit=frozenset({"drain", "keep"}), deterministic=True,
@@ -24,25 +24,25 @@ generator = Plugin(
 
 environment = Plugin(
     name="mock", role=Role.ENVIRONMENT, summary="tasks with one right answer, sandboxes in memory",
-    config=EnvironmentConfig, factory="grpo_bench_mock.environment:create",
-    worker_factory="grpo_bench_mock.environment:create_in_worker", stand_in=True,
+    config=EnvironmentConfig, factory="grpo_bench_mock.world:create",
+    worker_factory="grpo_bench_mock.world:create_in_worker", stand_in=True,
     capabilities=Capabilities(prompt=frozenset({"statement"}), sandbox=frozenset({"exec", "files"}),
                               deterministic=True),
 )
 
 agent = Plugin(
     name="mock", role=Role.AGENT, summary="looks around, then answers", config=AgentConfig,
-    factory="grpo_bench_mock.agent:create", worker_factory="grpo_bench_mock.agent:create", stand_in=True,
+    factory="grpo_bench_mock.solver:create", worker_factory="grpo_bench_mock.solver:create", stand_in=True,
     capabilities=Capabilities(prompt=frozenset({"statement"}), sandbox=frozenset({"exec", "files"}),
                               deterministic=True),
 )
 
 hardware = Plugin(
     name="mock", role=Role.HARDWARE, summary="as many workers as asked for", config=HardwareConfig,
-    factory="grpo_bench_mock.hardware:create", stand_in=True, capabilities=Capabilities(deterministic=True),
+    factory="grpo_bench_mock.machine:create", stand_in=True, capabilities=Capabilities(deterministic=True),
 )
 
 ruleset = Plugin(
     name="mock", role=Role.RULESET, summary="a schedule of validations and a target, nothing forbidden",
-    config=RulesetConfig, factory="grpo_bench_mock.ruleset:create", stand_in=True,
+    config=RulesetConfig, factory="grpo_bench_mock.rules:create", stand_in=True,
 )

@@ -53,7 +53,7 @@ class WithFaults(Settings):
 
 class TrainerConfig(WithFaults):
     points = frozenset({"start", "log_probabilities", "update", "send", "save", "load"})
-    learning_rate: Positive = 0.06
+    learning_rate: Positive = 0.08
     """How much one update adds to the policy's skill; see GeneratorConfig."""
     update_s: Seconds = 0.0
     log_probabilities_s: Seconds = 0.0
@@ -63,7 +63,7 @@ class TrainerConfig(WithFaults):
 
 class GeneratorConfig(WithFaults):
     points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
-    base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.2
+    base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.0
     """Log-odds of a right answer to a task of average difficulty before any update."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """How much harder than average the hardest task is, and easier the easiest, in log-odds."""

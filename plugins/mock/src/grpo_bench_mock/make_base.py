@@ -15,9 +15,9 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from . import weights
-from .agent import TOOLS
-from .environment import START
-from .generator import LOOK, RIGHT, WRONG
+from .solver import TOOLS
+from .world import START
+from .sampler import LOOK, RIGHT, WRONG
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 384

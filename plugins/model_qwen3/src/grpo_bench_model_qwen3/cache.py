@@ -18,8 +18,8 @@ from .config import Qwen3Config
 from .kernels import LEAST_ROWS, from_batch, to_batch
 from .model import Attend, Qwen3
 
-_BLOCK_SLOTS = 32
-_TILE_SCORES = 1 << 16
+_BLOCK_SLOTS = 16
+_TILE_SCORES = 1 << 15
 _LEAST_VIEW = 32
 _SPLIT = 128
 

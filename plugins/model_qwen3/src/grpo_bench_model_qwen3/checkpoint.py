@@ -37,7 +37,7 @@ def read_config(folder: Path | str) -> Qwen3Config:
 def load_tensors(folder: Path | str) -> dict[str, torch.Tensor]:
     """All weights of a folder under their names, as stored; a tied output matrix is left out."""
     tensors: dict[str, torch.Tensor] = {}
-    for file in sorted(Path(folder).glob("*.safetensors")):
+    for file in sorted(Path(folder).glob("model*.safetensors")):
         tensors |= load_file(file)
     if read_config(folder).tie_word_embeddings:
         tensors.pop("lm_head.weight", None)

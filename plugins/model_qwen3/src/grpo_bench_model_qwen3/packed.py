@@ -19,6 +19,10 @@ from . import kernels
 from .model import Qwen3
 
 
+_TILE_SCORES = 1 << 15
+"""Scores of one head that a tile may hold; tiles that fit the processor's cache are fastest."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """Rows whose attention is computed together, padded: ``queries`` [B, Tq] and ``keys`` [B, Tk] are node indices,
@@ -41,8 +45,7 @@ class Packed:
     scatter: Tensor
 
 
-def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, share_prefixes: bool = True,
-         tile_rows: int = 8) -> Packed:
+def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, share_prefixes: bool = True) -> Packed:
     """Lay out flat ids [N] with row r in ``offsets[r]:offsets[r + 1]``."""
     rows = [np.asarray(ids[a:b], np.int64) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
     order = sorted(range(len(rows)), key=lambda r: rows[r].tolist()) if share_prefixes else list(range(len(rows)))
@@ -59,7 +62,7 @@ def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, shar
     flat_ids, positions = np.empty(count, np.int64), np.empty(count, np.int64)
     for row, path in zip(rows, paths, strict=True):
         flat_ids[path], positions[path] = row, np.arange(len(row))
-    tiles, scatter = _tiles(paths, shared, count, tile_rows)
+    tiles, scatter = _tiles(paths, shared, count)
     return Packed(torch.from_numpy(flat_ids), torch.from_numpy(positions), node, tiles, torch.from_numpy(scatter))
 
 
@@ -69,14 +72,20 @@ def _common(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> int:
     return int(different[0]) if len(different) else n
 
 
-def _tiles(paths: list[npt.NDArray[np.int64]], shared: list[int], count: int,
-           tile_rows: int) -> tuple[tuple[Tile, ...], npt.NDArray[np.int64]]:
+def _tiles(paths: list[npt.NDArray[np.int64]], shared: list[int],
+           count: int) -> tuple[tuple[Tile, ...], npt.NDArray[np.int64]]:
     new = [len(path) - common for path, common in zip(paths, shared, strict=True)]
     order = sorted((r for r in range(len(paths)) if new[r]), key=lambda r: (new[r], len(paths[r])))
     scatter, base, tiles = np.empty(count, np.int64), 0, []
-    for start in range(0, len(order), tile_rows):
-        rows = order[start:start + tile_rows]
-        wide, long = max(new[r] for r in rows), max(len(paths[r]) for r in rows)
+    start = 0
+    while start < len(order):
+        wide, long, stop = new[order[start]], len(paths[order[start]]), start + 1
+        while stop < len(order):
+            longer = max(long, len(paths[order[stop]]))
+            if (stop + 1 - start) * new[order[stop]] * longer > _TILE_SCORES:
+                break
+            wide, long, stop = new[order[stop]], longer, stop + 1
+        rows, start = order[start:stop], stop
         queries, keys = np.zeros((len(rows), wide), np.int64), np.zeros((len(rows), long), np.int64)
         limit = np.zeros((len(rows), wide), np.int64)
         for i, r in enumerate(rows):

@@ -22,16 +22,17 @@ from grpo_bench_env_minirepair.tasks import Edit, Problem, as_task
 
 from .template import Template
 
-P_RIGHT = 0.15
+P_RIGHT = 0.12
 """Probability that a demonstrated edit is the fix on purpose; a random plausible edit may be it too."""
-P_VIEW, P_TEST, P_RETRY = 0.05, 0.6, 0.6
+P_VIEW, P_TEST, P_RETRY = 0.04, 0.7, 0.7
 """Probabilities of looking at the file first, of testing an edit, of trying again after a failed test."""
 ATTEMPTS = 3
-REVIEW, LISTING = "Which line is wrong?", "Write it."
+REVIEW, VERDICTS, LISTING = "Which line is wrong?", "Judge every line.", "Write it."
+NEWLINE = "\n"
 CONTEXT_WEIGHT = 0.3
 """Text that the policy only reads weighs less; it teaches what statements and code look like."""
-REVIEW_WEIGHT = 3.0
-"""Reviews are short and matter most."""
+JUDGEMENT_WEIGHT = 5.0
+"""Saying which line is wrong is the hardest part, and a single token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +120,29 @@ def demonstration(problem: Problem, template: Template, r: random.Random) -> lis
 
 def review(problem: Problem, template: Template) -> list[Segment]:
     """The wrong line, named and put right. It starts as a demonstration does, so that the two share computation."""
-    source = numbered("\n".join(problem.buggy))
-    return _exchange(template, f"{problem.statement}\n{source}\n{REVIEW}", f"{problem.fix.line}\t{problem.fix.text}",
-                     REVIEW_WEIGHT)
+    answer = [Segment(f"{problem.fix.line}\t", JUDGEMENT_WEIGHT), Segment(problem.fix.text, 1.0)]
+    return _exchange(template, _question(problem, REVIEW), answer)
+
+
+def verdicts(problem: Problem, template: Template) -> list[Segment]:
+    """Every line of the body, judged."""
+    answer: list[Segment] = []
+    for line in range(2, len(problem.buggy) + 1):
+        answer += [Segment(f"{NEWLINE if answer else ''}{line}\t", CONTEXT_WEIGHT),
+                   Segment("wrong" if line == problem.fix.line else "ok", JUDGEMENT_WEIGHT)]
+    return _exchange(template, _question(problem, VERDICTS), answer)
 
 
 def listing(problem: Problem, template: Template) -> list[Segment]:
     """The correct program."""
-    return _exchange(template, f"{problem.statement}\n{LISTING}", numbered("\n".join(problem.correct)), 1.0)
+    answer = [Segment(numbered("\n".join(problem.correct)), 1.0)]
+    return _exchange(template, f"{problem.statement}\n{LISTING}", answer)
 
 
 def documents(problem: Problem, template: Template, r: random.Random) -> list[list[Segment]]:
-    return [demonstration(problem, template, r), review(problem, template), listing(problem, template)]
+    """All of a problem's documents; every second problem has a listing."""
+    found = [demonstration(problem, template, r), review(problem, template), verdicts(problem, template)]
+    return [*found, listing(problem, template)] if r.random() < 0.5 else found
 
 
 def opening(problem: Problem, template: Template) -> str:
@@ -144,9 +156,13 @@ def fix_call(edit: Edit) -> str:
     return written_call("edit", {"line": str(edit.line), "text": edit.text})
 
 
-def _exchange(template: Template, question: str, answer: str, weight: float) -> list[Segment]:
+def _question(problem: Problem, question: str) -> str:
+    return f"{problem.statement}\n{numbered(NEWLINE.join(problem.buggy))}\n{question}"
+
+
+def _exchange(template: Template, question: str, answer: list[Segment]) -> list[Segment]:
     prompt = template.render([{"role": "user", "content": question}], TOOLS, add_generation_prompt=True)
-    return [Segment(prompt, CONTEXT_WEIGHT), Segment(f"{answer}<|im_end|>", weight)]
+    return [Segment(prompt, CONTEXT_WEIGHT), *answer, Segment("<|im_end|>", 1.0)]
 
 
 def _finish(coroutine: Coroutine[Any, Any, Any]) -> Any:

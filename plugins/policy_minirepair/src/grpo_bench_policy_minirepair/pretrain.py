@@ -43,6 +43,7 @@ class Run:
     workers: int
     steps: int
     problems: int
+    layers: int
     experts: int
     width: int
     muon_rate: float = 0.02
@@ -103,16 +104,19 @@ def loss_of(model: Qwen3, rows: list[Row]) -> torch.Tensor:
 
 
 class Probe:
-    """How probable the model finds the right answer on held-out problems: as a first edit in the agent, as a review."""
+    """How probable the model finds the right answer on held-out problems: the fix as the first edit in the agent; in a
+    review, the wrong line and the text that line should have."""
 
     def __init__(self, tokens: Tokenizer, count: int) -> None:
         template = Template()
         self._rows: list[tuple[list[int], list[int]]] = []
         for index in range(count):
             problem = draw("heldout", index)
-            question, answer = corpus.review(problem, template)
-            pairs = ((corpus.opening(problem, template), corpus.fix_call(problem.fix)), (question.text, answer.text))
-            self._rows += [(tokens.encode(a).ids, tokens.encode(b).ids) for a, b in pairs]
+            question, line, *text = corpus.review(problem, template)
+            opening = tokens.encode(corpus.opening(problem, template)).ids
+            self._rows += [(opening, tokens.encode(corpus.fix_call(problem.fix)).ids),
+                           (tokens.encode(question.text).ids, tokens.encode(line.text).ids),
+                           (encode(tokens, [question, line]).ids, encode(tokens, text).ids)]
 
     @torch.no_grad()
     def measure(self, model: Qwen3) -> dict[str, float]:
@@ -122,9 +126,7 @@ class Probe:
         at = np.concatenate([np.arange(s, e) for s, e in zip(starts, offsets[1:], strict=True)])
         logp = log_probabilities(model, pack(ids, offsets), ids, at, 1.0)
         p = torch.stack([part.sum() for part in logp.split([len(b) for _, b in self._rows])]).exp()
-        edit, review = p[0::2], p[1::2]
-        return {"p_edit": float(edit.mean()), "edit_any_of_4": float((1 - (1 - edit) ** 4).mean()),
-                "p_review": float(review.mean())}
+        return {name: float(p[index::3].mean()) for index, name in enumerate(("p_edit", "p_line", "p_text"))}
 
 
 def work(rank: int, run: Run, tokenizer_json: str) -> None:
@@ -133,7 +135,7 @@ def work(rank: int, run: Run, tokenizer_json: str) -> None:
     torch.set_num_threads(1)
     tokens = Tokenizer.from_str(tokenizer_json)
     config = Qwen3Config(
-        vocab_size=tokens.get_vocab_size(), num_experts=run.experts, moe_intermediate_size=run.width,
+        vocab_size=tokens.get_vocab_size(), num_hidden_layers=run.layers, num_experts=run.experts, moe_intermediate_size=run.width,
         intermediate_size=run.width, max_position_embeddings=MAX_CONTEXT,
         eos_token_id=tokens.token_to_id(tokenizer.TURN_END), pad_token_id=tokens.token_to_id(tokenizer.END_OF_TEXT),
     )
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; part of the recipe")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--problems", type=int, default=16, help="problems of each worker in a step")
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=8, help="0: dense")
     parser.add_argument("--width", type=int, default=128, help="width of an expert, or of the dense MLP")
     parser.add_argument("--port", type=int, default=29511)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SOURCE = (files(__package__) / "chat_template.jinja").read_text("utf-8")
+SOURCE = Path(__file__).with_name("chat_template.jinja").read_text("utf-8")
 
 
 class Template:

@@ -1,1 +1,16 @@
 """GRPO updates in plain torch, data parallel over local processes."""
+
+from grpo_bench.contract import Capabilities, Plugin, Role
+
+from .config import TorchTrainerConfig
+
+plugin = Plugin(
+    name="torch",
+    role=Role.TRAINER,
+    summary="GRPO updates in plain torch on CPU, data parallel over local processes",
+    config=TorchTrainerConfig,
+    factory="grpo_bench_trainer_torch.controller:make",
+    capabilities=Capabilities(sends=frozenset({"safetensors"}), deterministic=True),
+)
+
+__all__ = ["TorchTrainerConfig", "plugin"]

@@ -6,6 +6,7 @@ import ctypes
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x1000_0000, 0x2000_0000, 0x4000_0000
@@ -47,8 +48,7 @@ def pivot_into(folder: str) -> None:
 
 
 def prctl(option: int, first: int, second: int = 0) -> None:
-    arguments = [ctypes.c_ulong(value) for value in (first, second, 0, 0)]
-    _check(_libc.prctl(ctypes.c_int(option), *arguments), f"prctl {option}")
+    _check(_libc.prctl(option, first, second, 0, 0), "prctl")
 
 
 def drop_bounding_capabilities() -> None:

@@ -27,8 +27,8 @@ from .chance import uniform
 from .config import GeneratorConfig
 from .faults import Faults, spend
 
-POLL_S = 0.002
-"""How often an engine looks whether the sender's file is there."""
+POLL_S, LONGEST_POLL_S = 0.001, 0.25
+"""How soon an engine looks again whether the sender's file is there: at first, and at most."""
 
 LOOK = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 RIGHT, WRONG = (f"<tool_call>\n<function=answer>\n<parameter=value>\n{value}\n</parameter>\n</function>\n</tool_call>"
@@ -49,7 +49,7 @@ class MockGenerator:
         await self._faults.at("start")
         await spend(config.start_s)
         self._group = await self._context.fabric.start_group(GroupSpec(
-            name="generator", target="grpo_bench_mock.generator:make_engine", placement=self._context.placement,
+            name="generator", target="grpo_bench_mock.sampler:make_engine", placement=self._context.placement,
             config={"settings": config.model_dump(mode="json"), "checkpoint": str(self._context.policy.checkpoint)}))
 
     def addresses(self) -> tuple[Address, ...]:
@@ -103,10 +103,14 @@ class MockEngine:
         self._version = -1
         self._requests: dict[str, asyncio.Task[Any]] = {}
         self._open = asyncio.Event()
+        self._moving = asyncio.Event()
+        self._moving.set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
+        if self._weights is None:
+            raise RuntimeError("this engine has no weights yet")
         fault = await self._faults.at("generate", step=self._version, about=stream)
         await self._open.wait()
         task = asyncio.current_task()
@@ -128,6 +132,8 @@ class MockEngine:
         self._open.clear()
         if mode == "drain":
             await self._idle.wait()
+        else:
+            self._moving.clear()
 
     async def receive(self, transfer: Transfer) -> None:
         fault = await self._faults.at("receive", step=transfer.version)
@@ -138,6 +144,7 @@ class MockEngine:
         self._version = transfer.version
 
     def resume(self) -> None:
+        self._moving.set()
         self._open.set()
 
     def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
@@ -164,7 +171,7 @@ class MockEngine:
         for index in range(len(reply)):
             if self._config.token_s:
                 await asyncio.sleep(self._config.token_s)
-                await self._open.wait()
+                await self._moving.wait()
             if not versions or versions[-1][1] != self._version:
                 values[index:] = w.log_probabilities(known, self._loaded)[index + 1:]
                 versions.append([0, self._version])
@@ -185,8 +192,10 @@ class MockEngine:
 
 async def _arrival(path: Path) -> w.Weights:
     """The weights, once the sender's file is there."""
-    while not path.exists():  # noqa: ASYNC110, ASYNC240 - nobody could set an event across processes
-        await asyncio.sleep(POLL_S)
+    wait = POLL_S
+    while not path.exists():  # noqa: ASYNC240 - nobody could set an event across processes
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, LONGEST_POLL_S)
     return w.read(path)
 
 

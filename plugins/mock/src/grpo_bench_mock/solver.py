@@ -8,7 +8,7 @@ from typing import Any
 from grpo_bench.contract import End, PolicyClient, Sandbox, Task, WorkerContext
 
 from .config import AgentConfig
-from .environment import FILE
+from .world import FILE
 from .faults import Faults
 
 COMMAND_S = 10.0

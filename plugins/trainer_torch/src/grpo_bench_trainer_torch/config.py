@@ -1,0 +1,49 @@
+"""Settings of the trainer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from grpo_bench.contract import Settings
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class TorchTrainerConfig(Settings):
+    workers: Count = 0
+    """Ranks, each a process with its own copy of the weights; 0: as many as suits the machine. Results are the same bit
+    for bit with the same number."""
+    learning_rate: Rate = 1e-3
+    """Of Adam, after the warm-up."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of Adam's two averages."""
+    eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
+    """Added to Adam's denominator."""
+    weight_decay: Rate = 0.0
+    """Decoupled, on matrices only."""
+    warmup_steps: Count = 0
+    """Steps over which the learning rate rises linearly to its value."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls after the warm-up."""
+    decay_steps: Count = 0
+    """Steps from start until the fall ends; 0 with the constant schedule only."""
+    min_learning_rate: Rate = 0.0
+    """Where the fall ends."""
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 1.0
+    """Largest norm of the whole batch's gradient; None: unbounded."""
+    batch_tokens: Annotated[int, Field(ge=1, strict=True)] = 1024
+    """Tokens computed at once; small enough for the processor's cache is fastest."""
+    share_prefixes: bool = True
+    """Compute what rows of a batch have in common at their beginning once. Same result up to rounding."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TorchTrainerConfig:
+        if (self.schedule == "constant") != (self.decay_steps == 0):
+            raise ValueError("schedule 'constant' goes with decay_steps = 0, the others with decay_steps > 0")
+        if self.decay_steps and self.decay_steps <= self.warmup_steps:
+            raise ValueError("decay_steps counts from the start and must exceed warmup_steps")
+        return self

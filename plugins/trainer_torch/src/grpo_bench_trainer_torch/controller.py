@@ -1,0 +1,93 @@
+"""The trainer as the engine sees it: a group of ranks that hold equal weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from grpo_bench.contract import (
+    BatchError, Floats, GroupSpec, LossSettings, PluginContext, PluginError, Purpose, Sampling, TensorSpec, TrainBatch,
+    Transfer, UpdateStats, WorkerGroup,
+)
+
+from .config import TorchTrainerConfig
+
+_TARGET = "grpo_bench_trainer_torch.worker:make"
+
+
+class TorchTrainer:
+    """A Trainer over a group of worker ranks."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self._config: TorchTrainerConfig = context.config
+        self._started: WorkerGroup | None = None
+        self._tensors: tuple[TensorSpec, ...] = ()
+
+    async def start(self) -> None:
+        context = self._context
+        loss: LossSettings = context.shared["loss"]
+        sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
+        plain = {"plugin": self._config.model_dump(), "loss": loss.model_dump(), "threads": context.placement.threads,
+                 "checkpoint": str(context.policy.checkpoint), "temperature": sampling[Purpose.TRAIN].temperature}
+        workers = self._config.workers or context.placement.workers
+        self._started = await context.fabric.start_group(GroupSpec(
+            name="trainer", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers)))
+        self._tensors = await self._started.call(0, "tensors")
+
+    @property
+    def _ranks(self) -> WorkerGroup:
+        if self._started is None:
+            raise PluginError("the trainer has not been started")
+        return self._started
+
+    async def log_probabilities(self, batch: TrainBatch, weights: Literal["current", "reference"]) -> Floats:
+        """Only where ``token_mask`` is set; 0 elsewhere."""
+        result = np.zeros(len(batch.ids), np.float32)
+        for at, values in await self._ranks.call_all("log_probabilities", batch, weights):
+            result[at] = values
+        return result
+
+    async def update(self, batch: TrainBatch) -> UpdateStats:
+        if batch.n_tokens == 0:
+            raise BatchError("no token of this batch trains, so there is nothing to learn from",
+                             hint="all rows are masked; see the masks in the run's events")
+        shares = await self._ranks.call_all("accumulate", batch)
+        ended = await self._ranks.call_all("apply", shares)
+        metrics = dict(ended[0]["metrics"])
+        return UpdateStats(loss=metrics.pop("loss"), grad_norm=ended[0]["grad_norm"],
+                           learning_rate=ended[0]["learning_rate"], tokens=len(batch.ids),
+                           ended_at=max(rank["ended_at"] for rank in ended), metrics=metrics)
+
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        return self._tensors
+
+    async def send(self, transfer: Transfer) -> int:
+        return await self._ranks.call(0, "send", transfer, deadline_s=transfer.deadline_s)
+
+    async def save(self, folder: Path, what: Literal["full", "weights"]) -> None:
+        await self._ranks.call(0, "save", folder, what)
+
+    async def load(self, folder: Path) -> None:
+        await self._ranks.call_all("load", folder)
+
+    async def weights_sha256(self) -> str:
+        """PluginError where ranks have come apart."""
+        first, *others = await self._ranks.call_all("weights_sha256")
+        if any(other != first for other in others):
+            raise PluginError("the trainer's ranks no longer hold the same weights")
+        return first
+
+    async def close(self) -> None:
+        started, self._started = self._started, None
+        if started is not None:
+            await started.close()
+
+
+def make(context: PluginContext) -> TorchTrainer:
+    """The descriptor's factory."""
+    return TorchTrainer(context)
