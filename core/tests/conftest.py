@@ -57,7 +57,7 @@ trainer = make(Role.TRAINER, "steady", TrainerConfig, sends=frozenset({"safetens
 deaf = make(Role.GENERATOR, "deaf", receives=frozenset({"pigeon"}), sampling=ALL_SAMPLING, deterministic=True)
 generator = make(Role.GENERATOR, "steady", receives=frozenset({"safetensors", "shared", "other"}),
                  sampling=ALL_SAMPLING, refit=frozenset({"drain"}))
-OFFERED = {"prompt": frozenset({"path"}), "sandbox": frozenset({"exec"})}
+OFFERED = {"splits": frozenset({"train", "validation"}), "prompt": frozenset({"path"}), "sandbox": frozenset({"exec"})}
 environment = make(Role.ENVIRONMENT, "steady", **OFFERED, describe=__name__ + ":facts")
 agent = make(Role.AGENT, "steady", prompt=frozenset({"statement", "path"}), sandbox=frozenset({"exec"}))
 picky = make(Role.AGENT, "picky", sandbox=frozenset({"spawn"}))

@@ -55,6 +55,7 @@ def test_workers_asked_for_reach_the_hardware(bench) -> None:
     (["sampling.top_p=0.9"], "sampling.top_p: training samples from the whole distribution"),
     (["schedule.mode=async", "schedule.max_age=1", "schedule.in_flight=keep"],
      "cannot 'keep' running rollouts at a refit; it can drain"),
+    (("validation.split=validatoin",), "validation.split: environment 'steady' has no split 'validatoin'; did you mean 'validation'?"),
     (["agent.use=picky"],
      "agent 'picky' needs sandbox abilities spawn, which environment 'steady' does not offer; it offers exec"),
     (["deterministic=true"], "deterministic: generator 'steady' does not promise"),

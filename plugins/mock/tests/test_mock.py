@@ -292,7 +292,8 @@ def test_nan_log_probabilities_are_masked_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize("configs", [
     {"generator": GeneratorConfig(faults=(Fault(at="receive", kind="wrong", step=2),))},
     {"trainer": TrainerConfig(faults=(Fault(at="send", kind="wrong", step=2),))},
-    {"generator": GeneratorConfig(faults=(Fault(at="probe", kind="nan", step=2),))},
+    {"generator": GeneratorConfig(faults=(Fault(at="receive", kind="nan", step=2),))},
+    {"generator": GeneratorConfig(faults=(Fault(at="probe", kind="wrong", step=2),))},
 ])
 def test_a_wrong_refit_shows(tmp_path: Path, configs: dict[str, Any]) -> None:
     async def work(rig: Rig) -> None:
@@ -328,6 +329,7 @@ def test_an_update_can_fail_at_one_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("config", "fault"), [
     (TrainerConfig, {"at": "upadte", "kind": "raise"}), (AgentConfig, {"at": "run", "kind": "raise", "step": 1}),
+    (TrainerConfig, {"at": "save", "kind": "nan"}),
     (TrainerConfig, {"at": "update", "kind": "raise", "task": "x"}), (AgentConfig, {"at": "run", "kind": "explode"}),
 ])
 def test_a_fault_that_could_never_strike_is_refused(config: Any, fault: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ from grpo_bench_model_qwen3 import (
 
 KINDS = {
     "dense": {}, "dense-grouped": {"num_key_value_heads": 2}, "dense-untied": {"tie_word_embeddings": False},
-    "moe": {"num_experts": 4}, "moe-raw": {"num_experts": 4, "num_experts_per_tok": 3, "norm_topk_prob": False},
+    "moe": {"num_experts": 4, "moe_intermediate_size": 40},
+    "moe-raw": {"num_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 3, "norm_topk_prob": False},
 }
 
 
@@ -23,7 +24,7 @@ KINDS = {
 def model(request) -> Qwen3:
     torch.set_num_threads(1)
     config = Qwen3Config(vocab_size=101, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=16,
-                         intermediate_size=80, moe_intermediate_size=40, max_position_embeddings=256, **KINDS[request.param])
+                         intermediate_size=80, max_position_embeddings=256, **KINDS[request.param])
     return random_model(config)
 
 

@@ -22,14 +22,15 @@ class Capabilities:
 
     trainer: ``sends`` (transports), ``deterministic``. generator: ``receives`` (transports), ``sampling`` (parameters
     it honours away from their neutral value: ``temperature``, ``top_p``, ``top_k``, ``min_p``, penalties), ``refit``
-    (``drain``, ``keep``), ``deterministic``. environment: ``prompt`` (keys of Task.prompt), ``sandbox`` (``exec``,
-    ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form`` (``in_process`` or ``program``).
+    (``drain``, ``keep``), ``deterministic``. environment: ``splits`` (its task
+    lists), ``prompt`` (keys of Task.prompt), ``sandbox`` (``exec``, ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form`` (``in_process`` or ``program``).
     """
 
     sends: frozenset[str] = frozenset()
     receives: frozenset[str] = frozenset()
     sampling: frozenset[str] = frozenset()
     refit: frozenset[str] = frozenset()
+    splits: frozenset[str] = frozenset()
     prompt: frozenset[str] = frozenset()
     sandbox: frozenset[str] = frozenset()
     form: str = "in_process"

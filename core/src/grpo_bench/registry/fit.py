@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..contract import PlanError, Plugin, Role, SamplingSettings
+from .names import choices
 from .profile import Profile
 
 CHECKPOINT_TRANSPORT = "safetensors"
@@ -19,6 +20,7 @@ def check_fit(profile: Profile, descriptors: Descriptors) -> str:
     """Check everything; returns the transport that carries weights."""
     _check_sampling(profile, descriptors)
     _check_refit_mode(profile, descriptors[Role.GENERATOR])
+    _check_splits(profile, descriptors[Role.ENVIRONMENT])
     _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT])
     _check_determinism(profile, descriptors)
     _check_sizes(profile)
@@ -66,6 +68,13 @@ def _check_refit_mode(profile: Profile, generator: Plugin) -> None:
     if profile.schedule.mode == "async" and mode not in generator.capabilities.refit:
         raise PlanError(f"schedule.in_flight: generator {generator.name!r} cannot {mode!r} running rollouts at a "
                         f"refit; it can {_list(generator.capabilities.refit)}")
+
+
+def _check_splits(profile: Profile, environment: Plugin) -> None:
+    splits = environment.capabilities.splits
+    for key, split in (("grpo.split", profile.grpo.split), ("validation.split", profile.validation.split)):
+        if split not in splits:
+            raise PlanError(f"{key}: environment {environment.name!r} has no split {split!r}{choices(split, splits)}")
 
 
 def _check_agent(agent: Plugin, environment: Plugin) -> None:

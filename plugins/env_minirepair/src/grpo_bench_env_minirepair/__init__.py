@@ -12,7 +12,8 @@ plugin = Plugin(
     factory="grpo_bench_env_minirepair.environment:make",
     worker_factory="grpo_bench_env_minirepair.environment:make_in_worker",
     describe="grpo_bench_env_minirepair.environment:describe",
-    capabilities=Capabilities(prompt=frozenset({"statement", "path", "files", "test_command"}),
+    capabilities=Capabilities(splits=frozenset({"train", "heldout", "final"}),
+                              prompt=frozenset({"statement", "path", "files", "test_command"}),
                               sandbox=frozenset({"exec", "files"}), deterministic=True),
 )
 

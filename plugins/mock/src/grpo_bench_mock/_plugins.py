@@ -26,8 +26,8 @@ environment = Plugin(
     name="mock", role=Role.ENVIRONMENT, summary="tasks with one right answer, sandboxes in memory",
     config=EnvironmentConfig, factory="grpo_bench_mock.world:create",
     worker_factory="grpo_bench_mock.world:create_in_worker", stand_in=True,
-    capabilities=Capabilities(prompt=frozenset({"statement"}), sandbox=frozenset({"exec", "files"}),
-                              deterministic=True),
+    capabilities=Capabilities(splits=frozenset({"train", "validation", "test"}), prompt=frozenset({"statement"}),
+                              sandbox=frozenset({"exec", "files"}), deterministic=True),
 )
 
 agent = Plugin(

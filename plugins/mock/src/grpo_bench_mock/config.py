@@ -21,7 +21,8 @@ class Fault(Settings):
     """The point: a method of the role object, such as ``update``, ``receive``, ``open`` or ``run``."""
     kind: Literal["raise", "hang", "late", "die", "nan", "wrong"]
     """raise an error; wait for ever; go on after ``seconds``; end the process; NaN in place of each number; wrong
-    results (an update that changes nothing, weights that never arrive, an inverted reward)."""
+    results (shifted log-probabilities, an update that changes nothing, other weights sent, none received, an inverted
+    reward)."""
     step: Annotated[int, Field(ge=0, strict=True)] | None = None
     """Only at this step (trainer) or weight version (generator)."""
     call: Count | None = None
@@ -38,6 +39,8 @@ class WithFaults(Settings):
     """Base of the configs of roles that can fail."""
 
     points: ClassVar[frozenset[str]]
+    results: ClassVar[frozenset[str]]
+    """The points whose result can be spoilt."""
     stepped: ClassVar[bool] = True
     faults: tuple[Fault, ...] = ()
 
@@ -46,6 +49,8 @@ class WithFaults(Settings):
         for fault in self.faults:
             if fault.at not in self.points:
                 raise ValueError(f"no point {fault.at!r} here; points: {', '.join(sorted(self.points))}")
+            if fault.kind in ("nan", "wrong") and fault.at not in self.results:
+                raise ValueError(f"{fault.at!r} has no result to spoil; these have: {', '.join(sorted(self.results))}")
             if (fault.task if self.stepped else fault.step) is not None:
                 raise ValueError(f"a fault at {fault.at!r} knows no {'task' if self.stepped else 'step'}")
         return self
@@ -53,6 +58,7 @@ class WithFaults(Settings):
 
 class TrainerConfig(WithFaults):
     points = frozenset({"start", "log_probabilities", "update", "send", "save", "load"})
+    results = frozenset({"log_probabilities", "update", "send"})
     learning_rate: Positive = 0.08
     """How much one update adds to the policy's skill; see GeneratorConfig."""
     update_s: Seconds = 0.0
@@ -63,6 +69,7 @@ class TrainerConfig(WithFaults):
 
 class GeneratorConfig(WithFaults):
     points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
+    results = frozenset({"generate", "receive", "probe"})
     base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.0
     """Log-odds of a right answer to a task of average difficulty before any update."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
@@ -77,6 +84,7 @@ class GeneratorConfig(WithFaults):
 
 class EnvironmentConfig(WithFaults):
     points = frozenset({"start", "open", "exec", "diff", "score"})
+    results = frozenset({"score"})
     stepped = False
     train_tasks: Count = 64
     validation_tasks: Count = 16
@@ -88,6 +96,7 @@ class EnvironmentConfig(WithFaults):
 
 class AgentConfig(WithFaults):
     points = frozenset({"run"})
+    results = frozenset()
     stepped = False
     max_turns: Count = 4
 

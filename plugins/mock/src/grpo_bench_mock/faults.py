@@ -12,8 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
+from grpo_bench.contract.values import Floats
+
 from .chance import uniform
 from .config import Fault
+
+Spoilt = Literal["nan", "wrong"] | None
 
 
 class MockFault(RuntimeError):
@@ -29,7 +35,7 @@ class Faults:
         self._calls: Counter[str] = Counter()
 
     async def at(self, point: str, *, step: int | None = None, task: str | None = None,
-                 about: str = "") -> Literal["nan", "wrong"] | None:
+                 about: str = "") -> Spoilt:
         """Enter ``point``; ``about`` names the call for faults that hit a share of them."""
         self._calls[point] += 1
         for fault in self._faults:
@@ -52,6 +58,11 @@ class Faults:
         if fault.kind == "hang":
             await asyncio.Event().wait()
         await asyncio.sleep(fault.seconds)
+
+
+def spoil(values: Floats, fault: Spoilt) -> Floats:
+    """Log-probabilities as a fault leaves them."""
+    return values if fault is None else np.full_like(values, np.nan) if fault == "nan" else values - 1
 
 
 async def spend(seconds: float) -> None:

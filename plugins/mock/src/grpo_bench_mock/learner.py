@@ -19,7 +19,7 @@ from grpo_bench.contract.values import Floats
 
 from . import weights as w
 from .config import TrainerConfig
-from .faults import Faults, spend
+from .faults import Faults, spend, spoil
 
 TRACE = 0.01
 """What a token with advantage 0 still adds."""
@@ -42,8 +42,7 @@ class MockTrainer:
     async def log_probabilities(self, batch: TrainBatch, weights: Literal["current", "reference"]) -> Floats:
         fault = await self._faults.at("log_probabilities", step=batch.step)
         await spend(self._config.log_probabilities_s)
-        found = self._log_probabilities(batch, self._weights if weights == "current" else self._reference)
-        return np.full_like(found, np.nan) if fault == "nan" else found + 1 if fault == "wrong" else found
+        return spoil(self._log_probabilities(batch, self._weights if weights == "current" else self._reference), fault)
 
     async def update(self, batch: TrainBatch) -> UpdateStats:
         fault = await self._faults.at("update", step=batch.step)

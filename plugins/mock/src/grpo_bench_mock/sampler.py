@@ -25,7 +25,7 @@ from grpo_bench.policy import ChatFormat
 from . import weights as w
 from .chance import uniform
 from .config import GeneratorConfig
-from .faults import Faults, spend
+from .faults import Faults, Spoilt, spend, spoil
 
 POLL_S, LONGEST_POLL_S = 0.001, 0.25
 """How soon an engine looks again whether the sender's file is there: at first, and at most."""
@@ -69,8 +69,7 @@ class MockGenerator:
 
     async def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
         fault = await self._faults.at("probe", step=self._version)
-        answers = await self._engines.call(0, "probe", list(sequences))
-        return [np.full_like(answer, np.nan) for answer in answers] if fault == "nan" else answers
+        return [spoil(answer, fault) for answer in await self._engines.call(0, "probe", list(sequences))]
 
     async def health(self) -> Mapping[str, Any]:
         return {"engines": self._engines.size, "version": self._version,
@@ -118,7 +117,7 @@ class MockEngine:
         self._requests[request_id] = task
         self._idle.clear()
         try:
-            return await self._sample(ids, sampling, stream, spoilt=fault is not None)
+            return await self._sample(ids, sampling, stream, fault)
         finally:
             del self._requests[request_id]
             if not self._requests:
@@ -139,8 +138,8 @@ class MockEngine:
         fault = await self._faults.at("receive", step=transfer.version)
         await spend(self._config.receive_s)
         received = await _arrival(Path(transfer.rendezvous, w.FILE))
-        if fault is None or self._weights is None:
-            self._weights = received
+        if fault != "wrong" or self._weights is None:
+            self._weights = received * np.nan if fault == "nan" else received
         self._version = transfer.version
 
     def resume(self) -> None:
@@ -159,7 +158,7 @@ class MockEngine:
             raise RuntimeError("this engine has no weights yet")
         return self._weights
 
-    async def _sample(self, ids: Ids, sampling: Sampling, stream: str, *, spoilt: bool) -> Sample:
+    async def _sample(self, ids: Ids, sampling: Sampling, stream: str, fault: Spoilt) -> Sample:
         stop = sampling.stop_token_ids[0] if sampling.stop_token_ids else self._format.eos_id
         text = self._choose(ids, sampling, stream, stop)
         whole = np.append(self._replies[text], stop).astype(np.int32)
@@ -176,7 +175,7 @@ class MockEngine:
                 values[index:] = w.log_probabilities(known, self._loaded)[index + 1:]
                 versions.append([0, self._version])
             versions[-1][0] += 1
-        return Sample(reply, np.full_like(values, np.nan) if spoilt else values,
+        return Sample(reply, spoil(values, fault),
                       FinishReason.STOP if len(reply) == len(whole) else FinishReason.LENGTH,
                       tuple((count, version) for count, version in versions))
 

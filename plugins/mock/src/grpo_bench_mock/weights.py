@@ -39,7 +39,8 @@ def buckets(ids: Ids) -> npt.NDArray[np.int64]:
 
 def log_probabilities(ids: Ids, weights: Weights) -> Floats:
     """Of each token of one sequence [T], 0 for the first."""
-    result = -np.logaddexp(0.0, -weights[buckets(ids)])
+    with np.errstate(invalid="ignore"):  # spoilt weights give NaN, quietly
+        result = -np.logaddexp(0.0, -weights[buckets(ids)])
     result[:1] = 0.0
     return result.astype(np.float32)
 

@@ -84,7 +84,7 @@ class Qwen3Config:
 
     @classmethod
     def from_hf(cls, content: Mapping[str, Any]) -> Qwen3Config:
-        """Read ``config.json``; raises ValueError on what this package cannot compute."""
+        """Read ``config.json`` as published or as transformers 5 writes it; raises ValueError on what this package cannot compute."""
         kind = content.get("model_type")
         if kind not in ("qwen3", "qwen3_moe"):
             raise ValueError(f"model_type {kind!r} is neither qwen3 nor qwen3_moe")
@@ -93,6 +93,8 @@ class Qwen3Config:
         values = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
         if "rope_theta" in rope:
             values["rope_theta"] = rope["rope_theta"]
+        if "num_local_experts" in content:
+            values["num_experts"] = content["num_local_experts"]
         if kind == "qwen3":
             for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"):
                 values.pop(name, None)

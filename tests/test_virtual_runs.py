@@ -1,0 +1,128 @@
+"""The engine as a whole, with mock plugins, in virtual time."""
+
+import itertools
+
+import pytest
+
+from grpo_bench.contract import InputError, Kind, Phase, Status
+
+SMALL = ("grpo.max_steps=6", "grpo.prompts_per_step=4", "grpo.generations_per_prompt=3", "validation.period=3")
+
+
+def ended(run):
+    return run.of(Kind.RUN_ENDED)[0].data
+
+
+def test_an_hour_of_modelled_time_passes_and_every_second_of_it_has_a_phase(virtual):
+    run = virtual(*SMALL, "trainer.update_s=300", "trainer.log_probabilities_s=60", "generator.token_s=5",
+                  "generator.receive_s=45", "environment.exec_s=20", "environment.score_s=15", "limits.request_s=3000",
+                  "limits.rollout_s=20000", "environment.open_s=10")
+    assert run.outcome.status is not Status.FAILED, run.outcome.error
+    assert ended(run)["wall_s"] > 3600
+    assert sum(ended(run)["ledger"].values()) == pytest.approx(ended(run)["wall_s"])
+    assert ended(run)["ledger"][Phase.UPDATE] == pytest.approx(6 * 300)
+    assert ended(run)["ledger"][Phase.REFIT] >= 7 * 45
+    assert [event.seq for event in run.events] == list(range(len(run.events)))
+    assert all(before.elapsed_s <= after.elapsed_s for before, after in itertools.pairwise(run.events))
+
+
+def test_a_step_consumes_exactly_its_prompts_in_order(virtual):
+    run = virtual(*SMALL)
+    groups = [event.data for event in run.of(Kind.GROUP)]
+    assert sorted(group["group_id"] for group in groups) == list(range(24))
+    assert all(group["target"] == group["group_id"] // 4 for group in groups)
+    assert [event.data["rollouts"] for event in run.of(Kind.STEP)] == [12] * 6
+    assert [event.data["version"] for event in run.of(Kind.REFIT)] == list(range(7))
+
+
+def test_two_runs_of_one_seed_are_equal_and_another_seed_differs(virtual):
+    first, second, other = virtual(*SMALL, seed=3), virtual(*SMALL, seed=3), virtual(*SMALL, seed=4)
+    assert first.timeless() == second.timeless()
+    assert ended(first)["weights_sha256"] == ended(second)["weights_sha256"] != ended(other)["weights_sha256"]
+
+
+def test_the_run_stops_at_the_first_validation_that_meets_the_target(virtual):
+    run = virtual(*SMALL, "validation.metric=pass_k", "validation.target=0.01")
+    assert run.outcome.status is Status.TARGET_MET
+    met = [event for event in run.of(Kind.VALIDATION) if event.data["target_met"]]
+    assert len(met) == 1 and met[0] is run.of(Kind.VALIDATION)[-1]
+    assert ended(run)["time_to_target_s"] == pytest.approx(met[0].elapsed_s)
+    assert ended(run)["value"] == met[0].data["metrics"]["pass_k"]
+
+
+def test_without_a_metric_all_steps_run(virtual):
+    run = virtual(*SMALL)
+    assert run.outcome.status is Status.COMPLETED
+    assert ended(run)["steps"] == 6 and ended(run)["target"] is None
+
+
+def test_a_target_that_is_never_met_is_missed(virtual):
+    run = virtual(*SMALL, "validation.metric=pass_hat_k", "validation.target=1.0", "generator.base_skill=-9.0")
+    assert run.outcome.status is Status.TARGET_MISSED
+
+
+SLOW = ("generator.token_s=1", "trainer.update_s=40", "limits.request_s=1000", "limits.rollout_s=5000", *SMALL,
+        "validation.period=100")
+
+
+@pytest.mark.parametrize("in_flight", ["drain", "keep"])
+@pytest.mark.parametrize("max_age", [1, 2])
+def test_async_rollouts_overlap_updates_within_the_age_bound(virtual, max_age, in_flight):
+    sync = virtual(*SLOW)
+    overlapped = virtual(*SLOW, "schedule.mode=async", f"schedule.max_age={max_age}", f"schedule.in_flight={in_flight}")
+    assert overlapped.outcome.status is Status.COMPLETED, overlapped.outcome.error
+    groups = [event.data for event in overlapped.of(Kind.GROUP)]
+    ages = {group["target"] - group["oldest_version"] for group in groups}
+    assert sorted(group["group_id"] for group in groups) == list(range(24))
+    assert max(ages) <= max_age and max(ages) >= 1
+    assert ended(overlapped)["wall_s"] < ended(sync)["wall_s"]
+
+
+def test_rollouts_that_fail_are_tried_again_and_never_rewarded(virtual):
+    run = virtual(*SMALL, 'environment.faults=[{at = "open", kind = "raise", share = 0.3}]', "limits.max_failed_share=1.0",
+                  "limits.rollout_retries=1")
+    assert run.outcome.status is Status.COMPLETED, run.outcome.error
+    failed = [event.data for event in run.of(Kind.ROLLOUT) if event.data["end"] == "failed"]
+    assert failed and all(data["reward"] is None and data["cause"] == "sandbox_start" for data in failed)
+    assert {data["attempt"] for data in failed} == {0, 1}
+    lost = sum(data["attempt"] == 1 and data["purpose"] == "train" for data in failed)
+    counted = sum(sum(event.data["not_samples"].values()) for event in run.of(Kind.BATCH))
+    assert counted == lost
+
+
+def test_too_many_failed_rollouts_stop_the_run_with_the_cause(virtual):
+    run = virtual(*SMALL, 'environment.faults=[{at = "open", kind = "raise"}]')
+    assert run.outcome.status is Status.FAILED
+    message = str(run.outcome.error)
+    assert "100%" in message and "sandbox_start" in message and "limits.max_failed_share" in message
+
+
+@pytest.mark.parametrize(("fault", "says"), [
+    ('trainer.faults=[{at = "update", step = 2, kind = "raise"}]', "plugin mock, role trainer, step 2"),
+    ('trainer.faults=[{at = "update", step = 2, kind = "hang"}]', "limits.update_s"),
+    ('generator.faults=[{at = "receive", step = 1, kind = "hang"}]', "limits.refit_s"),
+    ('generator.faults=[{at = "receive", step = 1, kind = "raise"}]', "generator"),
+    ('generator.faults=[{at = "receive", step = 1, kind = "wrong"}]', "refit.probe_bound"),
+    ('generator.faults=[{at = "probe", step = 1, kind = "nan"}]', "refit.probe_bound"),
+    ('generator.faults=[{at = "generate", kind = "hang"}]', "no reply within 300 s"),
+])
+def test_a_part_that_fails_ends_the_run_in_bounded_time_with_a_message_that_names_it(virtual, fault, says):
+    run = virtual(*SMALL, fault)
+    assert run.outcome.status is Status.FAILED
+    recorded = run.of(Kind.ERROR)[0].data
+    assert says in str(run.outcome.error) or says in str(recorded), str(run.outcome.error)
+    assert ended(run)["wall_s"] < 10 * 3600
+    assert run.events[-1].kind == Kind.RUN_ENDED
+
+
+def test_a_silent_run_is_reported_with_what_it_waits_for(virtual):
+    run = virtual(*SMALL, 'generator.faults=[{at = "generate", kind = "hang", call = 5}]', "limits.max_failed_share=1.0")
+    stall = run.of(Kind.STALL)[0].data
+    assert stall["waiting"]["phase"] == Phase.ROLLOUT
+    assert stall["waiting"]["prompts"]
+    assert any("agent" in str(worker) for worker in stall["waiting"]["rollouts"])
+
+
+def test_a_split_that_the_environment_does_not_have_is_an_input_error(virtual):
+    with pytest.raises(InputError, match="nosuch"):
+        virtual(*SMALL, "grpo.split=nosuch")
