@@ -30,6 +30,8 @@ class TrainerConfig(Settings):
     warmup: int = 0
     workers: int = 0
     names: tuple[str, ...] = ()
+    bound: Annotated[float, Field(gt=0)] | None = 1.0
+    mode: Literal["on", "off"] | None = None
 
 class Machine:
     def __init__(self, context):
@@ -57,6 +59,7 @@ trainer = make(Role.TRAINER, "steady", TrainerConfig, sends=frozenset({"safetens
 deaf = make(Role.GENERATOR, "deaf", receives=frozenset({"pigeon"}), sampling=ALL_SAMPLING, deterministic=True)
 generator = make(Role.GENERATOR, "steady", receives=frozenset({"safetensors", "shared", "other"}),
                  sampling=ALL_SAMPLING, refit=frozenset({"drain"}))
+canned = make(Role.GENERATOR, "canned", receives=frozenset({"shared"}), sampling=ALL_SAMPLING, computes="nothing")
 OFFERED = {"splits": frozenset({"train", "validation"}), "prompt": frozenset({"path"}), "sandbox": frozenset({"exec"})}
 environment = make(Role.ENVIRONMENT, "steady", **OFFERED, describe=__name__ + ":facts")
 agent = make(Role.AGENT, "steady", prompt=frozenset({"statement", "path"}), sandbox=frozenset({"exec"}))
@@ -66,7 +69,7 @@ ruleset = make(Role.RULESET, "strict", factory=__name__ + ":Rules")
 broken_facts = make(Role.ENVIRONMENT, "broken", **OFFERED, describe=__name__ + ":nowhere")
 '''
 
-POINTS = {"trainer": {"steady": "trainer"}, "generator": {"steady": "generator", "deaf": "deaf"},
+POINTS = {"trainer": {"steady": "trainer"}, "generator": {"steady": "generator", "deaf": "deaf", "canned": "canned"},
           "environment": {"steady": "environment", "broken": "broken_facts"},
           "agent": {"steady": "agent", "picky": "picky"}, "hardware": {"steady": "hardware"},
           "ruleset": {"strict": "ruleset"}}

@@ -11,7 +11,7 @@ from grpo_bench.contract import (
 )
 from grpo_bench.engine.clock import VirtualClock, run_virtual
 from grpo_bench.engine.recorder import Recorder
-from grpo_bench.engine.rollouts import RolloutPool, failed_share, first_error
+from grpo_bench.engine.rollouts import RolloutPool, first_error
 
 TASK = Task("task", "train", {"statement": ""}, {}, "")
 SAMPLING = {purpose: SamplingSettings().stamp(purpose, stop_token_ids=(0,), max_context=64, seed=1) for purpose in Purpose}
@@ -99,7 +99,6 @@ def test_a_rollout_that_is_no_sample_is_started_again_under_another_id_up_to_the
         assert done.trajectories[1].end is End.COMPLETED
         assert done.trajectories[2].reward is None
         assert [event.data["attempt"] for event in events if event.data["rollout_id"].startswith("g.2")] == [0, 1, 2]
-        assert failed_share([done]) == (0.25, {"environment": 1})
 
     pool_test(body, workers=Workers(script=script), rollout_retries=2)
 

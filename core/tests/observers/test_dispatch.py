@@ -14,7 +14,7 @@ from grpo_bench.observers import Observers, read_events
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
 
 
-def event(seq: int, kind: Kind = Kind.PROGRESS, **data: Any) -> Event:
+def event(seq: int, kind: Kind = Kind.GROUP, **data: Any) -> Event:
     return Event(seq, "", float(seq), kind.value, None, data)
 
 
@@ -75,7 +75,7 @@ def test_an_alarm_that_becomes_an_event_reaches_everybody_in_order(tmp_path: Pat
     observers.event(event(2))
     observers.close()
     assert last.heard == [0, 1, 2]
-    assert [item.kind for item in read_events(tmp_path)] == ["progress", "alarm", "progress"]
+    assert [item.kind for item in read_events(tmp_path)] == ["group", "alarm", "group"]
 
 
 def test_a_run_that_cannot_be_recorded_stops(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def event(seq: int, kind: Kind = Kind.PROGRESS, step: int | None = None, **data: Any) -> Event:
+def event(seq: int, kind: Kind = Kind.GROUP, step: int | None = None, **data: Any) -> Event:
     return Event(seq, "2026-01-01T00:00:00.000000+00:00", seq * 0.5, kind.value, step, data)
 
 

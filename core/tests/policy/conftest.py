@@ -134,6 +134,7 @@ class ScriptedClient:
     replies: list[Any] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     version: int = 7
 
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, *, stream: str, affinity: str,
@@ -150,6 +151,9 @@ class ScriptedClient:
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    async def release(self, rollout_id: str) -> None:
+        self.released.append(rollout_id)
 
     def sample(self, text: str, max_tokens: int = 10**6) -> Sample:
         ids = np.concatenate([self.spell(text), np.array([2], np.int32)])

@@ -60,6 +60,9 @@ class Client:
     async def abort(self, request_id: str) -> None:
         raise AssertionError("nothing was cancelled")
 
+    async def release(self, rollout_id: str) -> None:
+        pass
+
 
 async def play(chat: ChatFormat, script: list[tuple[Any, bool, str]]) -> tuple[Any, list[Any]]:
     """Run the script; the record, and the turns it should hold, in the order in which they were sampled."""

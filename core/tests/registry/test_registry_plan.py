@@ -29,7 +29,8 @@ def test_a_plan_holds_all_that_a_run_needs(bench) -> None:
     assert Role.RULESET not in plan.parts
     assert workers(plan) == {"trainer": 2, "generator": 2, "rollout": 2}
     assert plan.hardware == {"cores": 3}
-    assert plan.resolved["trainer"] == {"use": "steady", "learning_rate": 0.5, "warmup": 0, "workers": 0, "names": []}
+    assert plan.resolved["trainer"] == {"use": "steady", "learning_rate": 0.5, "warmup": 0, "workers": 0, "names": [],
+                                        "bound": 1.0, "mode": None}
     assert plan.resolved["seed"] == 5
     assert json.loads(json.dumps(plan.to_json()))["parts"]["agent"]["name"] == "steady"
 
@@ -74,6 +75,34 @@ def test_workers_asked_for_reach_the_hardware(bench) -> None:
 def test_parts_that_do_not_fit(bench, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         plan_with(*overrides)
+
+
+def test_parts_that_compute_the_same_are_compared(bench) -> None:
+    plan = plan_with()
+    assert plan.incomparable == ""
+    assert plan.profile.grpo.masks.sequence_error_max == 2.0
+
+
+def test_beside_a_stand_in_what_compares_by_default_is_off_and_says_why(bench) -> None:
+    plan = plan_with("generator.use=canned")
+    assert "trainer 'steady'" in plan.incomparable and "generator 'canned' of 'nothing'" in plan.incomparable
+    assert plan.profile.grpo.masks.sequence_error_max is None
+    assert plan.resolved["grpo"]["masks"]["sequence_error_max"] is None
+    origin = {item.key: item.origin for item in plan.explained}["grpo.masks.sequence_error_max"]
+    assert origin.layer == "default" and plan.incomparable in origin.note
+    assert plan_with("generator.use=canned", "grpo.masks.sequence_error_max=off").incomparable
+
+
+@pytest.mark.parametrize(("override", "key", "hint"), [
+    ("grpo.masks.sequence_error_max=3.0", "grpo.masks.sequence_error_max", 'sequence_error_max = "off"'),
+    ("grpo.loss.importance_correction=true", "grpo.loss.importance_correction", "importance_correction = false"),
+    ("grpo.loss.kl={penalty = 0.1, on_policy_approximation = true}", "grpo.loss.kl.on_policy_approximation",
+     "on_policy_approximation = false"),
+])
+def test_beside_a_stand_in_what_a_profile_wants_compared_is_refused(bench, override: str, key: str, hint: str) -> None:
+    with pytest.raises(PlanError, match=f"--set {key} compares .*trainer 'steady'.*generator 'canned'") as caught:
+        plan_with("generator.use=canned", override)
+    assert hint in caught.value.hint
 
 
 def test_validation_that_runs_once_is_enough(bench) -> None:

@@ -60,6 +60,21 @@ def test_all_that_is_wrong_is_said_at_once(bench) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_off_means_none_where_none_may_be(bench) -> None:
+    off = [f"{key}=off" for key in ("grpo.masks.sequence_error_max", "grpo.loss.kl.input_clamp", "validation.max_tasks",
+                                    "validation.metric", "validation.target", "refit.probe_bound", "ruleset")]
+    profile = resolve("base", overrides=["validation.metric=pass_k", "validation.target=0.5", *off]).profile
+    assert profile.grpo.masks.sequence_error_max is profile.grpo.loss.kl.input_clamp is profile.refit.probe_bound is None
+    assert profile.validation.max_tasks is profile.validation.metric is profile.validation.target is None
+    assert profile.ruleset is None
+
+
+@pytest.mark.parametrize("key", ["grpo.max_steps", "schedule.mode", "grpo.masks", "limits.queue_s"])
+def test_off_is_refused_where_nothing_can_be_off(bench, key: str) -> None:
+    with pytest.raises(RegistryError, match=f'--set {key}: .*got "off"'):
+        resolve("base", overrides=[f"{key}=off"])
+
+
 def test_a_missing_role_is_required(workshop) -> None:
     workshop.write("[profiles.bare]\n")
     with pytest.raises(RegistryError, match=r"profiles.bare.trainer: required, but not set .*registry.toml:1\]"):
@@ -76,6 +91,11 @@ def test_a_missing_role_is_required(workshop) -> None:
 def test_a_plugins_own_model_checks_its_keys(bench, override: str, message: str) -> None:
     with pytest.raises(RegistryError, match=message):
         make_plan(resolve("base", overrides=[override]))
+
+
+def test_off_means_none_in_a_plugins_own_keys_unless_it_is_one_of_their_values(bench) -> None:
+    plan = make_plan(resolve("base", overrides=["trainer.bound=off", "trainer.mode=off"]))
+    assert (plan.parts[Role.TRAINER].config.bound, plan.parts[Role.TRAINER].config.mode) == (None, "off")
 
 
 def test_lists_become_what_the_plugins_model_wants(bench) -> None:

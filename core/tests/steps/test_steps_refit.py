@@ -102,6 +102,12 @@ def test_weights_that_did_not_arrive_show(shift: float) -> None:
         assert run(Side(fine, fine, shift), bound=None).probe_difference == pytest.approx(shift, rel=1e-3)
 
 
+def test_sides_that_compute_different_things_are_not_compared() -> None:
+    side: Any = Side(fine, fine, 1.0)
+    stats = asyncio.run(refit(side, side, Transfer(3, "test", "", (), 1, 5.0), None, 1e-4, LoopClock()))
+    assert (stats.bytes, stats.probe_difference) == (10, None)
+
+
 def test_cancelling_the_refit_cancels_both_sides() -> None:
     side: Any = Side(stuck, stuck)
 

@@ -10,7 +10,7 @@ from grpo_bench.contract import (
     Cause, End, Failure, Group, PlanError, Position, Purpose, RolloutShareExceeded, Trajectory, ValidationSettings,
 )
 from grpo_bench.steps import (
-    check_failed_share, contiguous_groups, should_validate, summarize, target_met, validation_report,
+    check_failed_share, should_validate, summarize, target_met, validation_report,
 )
 
 
@@ -53,19 +53,15 @@ def test_targets_are_compared_exactly(passed: int, tasks: int, target: float, me
         assert target_met(report, metric, target) is met
 
 
-@pytest.mark.parametrize(("rollouts", "message"), [
-    ([rollout("a", 1), rollout("a", 1), rollout("b", 1)], "divide"),
-    ([rollout("a", 1), rollout("b", 1)], "one task"),
-    ([rollout("a", 1)] * 4, "more than once"),
+@pytest.mark.parametrize(("groups", "message"), [
+    ([[rollout("a", 1)]], "needs 2 rollouts"),
+    ([[rollout("a", 1), rollout("b", 1)]], "of one task"),
+    ([[rollout("a", 1)] * 2] * 2, "more than once"),
 ])
-def test_rollouts_that_do_not_form_runs_are_refused(rollouts: list[Trajectory], message: str) -> None:
+def test_rollouts_that_are_no_k_of_one_task_are_refused(groups: list[list[Trajectory]], message: str) -> None:
+    found = [Group(index, "a", Position(0, index), 0, tuple(group)) for index, group in enumerate(groups)]
     with pytest.raises(ValueError, match=message):
-        contiguous_groups(rollouts, 2)
-
-
-def test_a_group_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs 4 rollouts"):
-        validation_report(1, 1, groups_of([1, 0]), 4, 1.0)
+        validation_report(1, 1, found, 2, 1.0)
 
 
 def test_the_start_does_not_shift_the_cadence() -> None:
@@ -77,6 +73,6 @@ def test_the_start_does_not_shift_the_cadence() -> None:
 
 def test_the_share_of_failures_is_bounded_and_explained() -> None:
     rollouts = [rollout("a", 1), rollout("a", None), rollout("b", 0), rollout("b", 1)]
-    assert check_failed_share(rollouts, 0.25) == summarize(rollouts)
+    assert check_failed_share(rollouts, 0.25, 3) == summarize(rollouts)
     with pytest.raises(RolloutShareExceeded, match=r"1 of 4 .* 1 score.* no grade \(task a\)"):
-        check_failed_share(rollouts, 0.2)
+        check_failed_share(rollouts, 0.2, 3)

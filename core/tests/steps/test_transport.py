@@ -25,7 +25,8 @@ def transfer(folder, chunk_bytes, deadline_s=5.0):
 
 
 async def collect(moving):
-    return {spec.name: np.frombuffer(data, np.float32).reshape(spec.shape) async for spec, data in receive_tensors(moving)}
+    return {spec.name: np.frombuffer(data, np.float32).reshape(spec.shape)
+            async for spec, data in receive_tensors(moving)}
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 30, 512, 1 << 20])
@@ -33,7 +34,8 @@ def test_every_receiver_gets_every_tensor_while_the_sender_sends(tmp_path, chunk
     moving = transfer(tmp_path, max(chunk_bytes, 4))
 
     async def both():
-        return await asyncio.gather(collect(moving), collect(moving), send_tensors(moving, lambda spec: ARRAYS[spec.name]))
+        sending = send_tensors(moving, lambda spec: ARRAYS[spec.name])
+        return await asyncio.gather(collect(moving), collect(moving), sending)
 
     first, second, sent = asyncio.run(both())
     assert sent == sum(array.nbytes for array in ARRAYS.values())

@@ -13,9 +13,9 @@ from grpo_bench_model_qwen3 import Qwen3, Qwen3Config
 @pytest.fixture(scope="session", params=[0, 4], ids=["dense", "moe"])
 def model(request) -> Qwen3:
     torch.set_num_threads(1)
-    config = Qwen3Config(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
-                         head_dim=16, intermediate_size=96, num_experts=request.param, moe_intermediate_size=48,
-                         max_position_embeddings=256, initializer_range=0.3)
+    config = Qwen3Config(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=1, head_dim=16, intermediate_size=96, num_experts=request.param,
+                         moe_intermediate_size=48, max_position_embeddings=256, initializer_range=0.3)
     model = Qwen3(config)
     model.initialize(torch.Generator().manual_seed(3))
     return model

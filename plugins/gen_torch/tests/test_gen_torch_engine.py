@@ -111,7 +111,8 @@ def test_aborting_frees_the_slot_and_gives_what_there_is(model, prompts, samplin
     made.abort("a")
     made.step()
     assert (made.running, made.queued) == (1, 0)
-    assert got[0].finish is FinishReason.ABORT and len(got[0].ids) == 3
+    assert got[0].finish is FinishReason.ABORT
+    assert len(got[0].ids) == 3
     made.abort("unknown")
 
 
@@ -139,5 +140,6 @@ def test_probing_computes_what_sampling_computes(model, prompts, sampling):
     answer = sample(made, prompts, sampling)[4]
     sequence = np.concatenate((prompts[4], answer.ids))
     (probed, short) = made.probe([sequence, prompts[0][:2]])
-    assert probed[0] == 0 and len(short) == 2
+    assert probed[0] == 0
+    assert len(short) == 2
     assert np.array_equal(probed[len(prompts[4]):], answer.log_probabilities)

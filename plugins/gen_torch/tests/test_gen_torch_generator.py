@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from grpo_bench.contract import (
-    DeadlineExceeded, FinishReason, Placement, PluginContext, PluginError, PolicyFacts, Purpose, RefitError, TensorSpec, Transfer,
+    DeadlineExceeded, FinishReason, Placement, PluginContext, PluginError, PolicyFacts, Purpose, RefitError, TensorSpec,
+    Transfer,
 )
 from grpo_bench.fabric import InlineFabric
 from grpo_bench.steps.transport import send_tensors
@@ -34,7 +35,7 @@ async def generator(model, folder: Path, sampling, **config):
     log = logging.getLogger("test")
     fabric = InlineFabric(CLOCK, log, serialise=True)
     made = make(PluginContext(
-        config=TorchGeneratorConfig(workers=2, gather_s=0.0, **config), fabric=fabric, placement=Placement(),
+        config=TorchGeneratorConfig(**{"workers": 2, "gather_s": 0.0, **config}), fabric=fabric, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(checkpoint, 200, model.config.vocab_size), seed=0, deterministic=True,
         clock=CLOCK, logger=log, shared={"sampling": {Purpose.TRAIN: sampling}}))
     await made.start()
@@ -53,14 +54,26 @@ async def refit(made, model, folder, version, *, leave_out=(), shape=None):
     where = folder / f"refit-{version}"
     where.mkdir()
     transfer = Transfer(version, "safetensors", str(where), specs, 1 << 16, 5.0)
-    sending = send_tensors(transfer, lambda spec: views[spec.name].numpy().tobytes())
+    sending = send_tensors(transfer, lambda spec: bytes(12) if shape else views[spec.name].numpy().tobytes())
     await asyncio.gather(made.receive(transfer), sending)
 
 
 async def ask(client, prompts, sampling, prefix=""):
     return await asyncio.gather(*(
-        client.generate(f"{prefix}{index}", prompt, sampling, stream=f"r{index}/0", affinity=f"group-{index // 4}", deadline_s=30)
+        request(client, f"{prefix}{index}", prompt, sampling, affinity=f"group-{index // 4}")
         for index, prompt in enumerate(prompts)))
+
+
+def request(client, name, prompt, sampling, *, affinity="g", deadline_s=300):
+    return client.generate(name, prompt, sampling, stream=f"{name}/0", affinity=affinity, deadline_s=deadline_s)
+
+
+async def until(made, reached):
+    async with asyncio.timeout(60):
+        while True:
+            if reached((await made.health())["engines"]):
+                return
+            await asyncio.sleep(0)
 
 
 def test_descriptor_names_what_exists():
@@ -102,18 +115,12 @@ def test_a_folder_in_hf_form_is_a_sender(model, prompts, sampling, tmp_path):
 @pytest.mark.parametrize(("change", "message"), [
     ({"leave_out": ("model.norm.weight",)}, "model.norm.weight"), ({"shape": (3,)}, "has shape"),
 ])
-def test_weights_that_do_not_fit_are_refused_and_nothing_is_sampled(model, prompts, sampling, tmp_path, change, message):
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_sampled(model, sampling, tmp_path, change, message):
     async def play():
-        async with generator(model, tmp_path, sampling) as (made, client):
+        async with generator(model, tmp_path, sampling) as (made, _):
             await refit(made, model, tmp_path, 0)
             with pytest.raises(RefitError, match=message):
-                if "shape" in change:
-                    specs = tuple(TensorSpec(name, (3,), "float32") for name in hf_views(model))
-                    (tmp_path / "refit-1").mkdir()
-                    transfer = Transfer(1, "safetensors", str(tmp_path / "refit-1"), specs, 1 << 16, 5.0)
-                    await asyncio.gather(made.receive(transfer), send_tensors(transfer, lambda spec: bytes(12)))
-                else:
-                    await refit(made, model, tmp_path, 1, **change)
+                await refit(made, model, tmp_path, 1, **change)
             with pytest.raises(RefitError, match="has no weights"):
                 await made.resume()
 
@@ -124,7 +131,7 @@ def test_nothing_is_sampled_before_the_first_weights(model, prompts, sampling, t
     async def play():
         async with generator(model, tmp_path, sampling) as (_, client):
             with pytest.raises(DeadlineExceeded):
-                await client.generate("a", prompts[0], sampling, stream="a/0", affinity="g", deadline_s=0.05)
+                await request(client, "a", prompts[0], sampling, deadline_s=0.05)
 
     asyncio.run(play())
 
@@ -135,12 +142,10 @@ def test_draining_finishes_running_requests_and_admits_no_other(model, prompts, 
             await refit(made, model, tmp_path, 0)
             await made.resume()
             running = asyncio.create_task(ask(client, prompts, sampling))
-            while not any(engine["running"] for engine in (await made.health())["engines"]):
-                await asyncio.sleep(0)
+            await until(made, lambda engines: any(engine["running"] for engine in engines))
             draining = asyncio.create_task(made.pause("drain"))
             await asyncio.sleep(0)
-            late = asyncio.create_task(client.generate("late", prompts[0], sampling, stream="late/0", affinity="g0",
-                                                       deadline_s=30))
+            late = asyncio.create_task(request(client, "late", prompts[0], sampling))
             await draining
             held = not late.done()
             await refit(made, model, tmp_path, 1)
@@ -148,7 +153,8 @@ def test_draining_finishes_running_requests_and_admits_no_other(model, prompts, 
             return await running, held, await late
 
     running, held, late = asyncio.run(play())
-    assert held and late.versions[0][1] == 1
+    assert held
+    assert late.versions[0][1] == 1
     assert {version for answer in running for _, version in answer.versions} <= {0, 1}
     assert all(len(answer.versions) == 1 for answer in running)
 
@@ -161,8 +167,7 @@ def test_kept_requests_go_on_under_the_new_weights(model, prompts, sampling, tmp
             await refit(made, model, tmp_path, 0)
             await made.resume()
             running = asyncio.create_task(ask(client, prompts[:1], endless))
-            while sum(engine["sampled_tokens"] for engine in (await made.health())["engines"]) < 4:
-                await asyncio.sleep(0)
+            await until(made, lambda engines: sum(engine["sampled_tokens"] for engine in engines) > 3)
             await made.pause("keep")
             await refit(made, model, tmp_path, 1)
             await made.resume()
@@ -178,7 +183,7 @@ def test_a_cancelled_request_leaves_no_trace(model, prompts, sampling, tmp_path)
         async with generator(model, tmp_path, sampling) as (made, client):
             await refit(made, model, tmp_path, 0)
             await made.resume()
-            task = asyncio.create_task(client.generate("a", prompts[0], sampling, stream="a/0", affinity="g", deadline_s=30))
+            task = asyncio.create_task(request(client, "a", prompts[0], sampling))
             await asyncio.sleep(0.01)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -192,13 +197,14 @@ def test_an_aborted_request_answers_with_what_it_has(model, prompts, sampling, t
     async def play():
         async with generator(model, tmp_path, sampling) as (made, client):
             await made.pause("keep")
-            task = asyncio.create_task(client.generate("a", prompts[0], sampling, stream="a/0", affinity="g", deadline_s=30))
+            task = asyncio.create_task(request(client, "a", prompts[0], sampling))
             await asyncio.sleep(0.01)
             await client.abort("a")
             return await task
 
     answer = asyncio.run(play())
-    assert answer.finish is FinishReason.ABORT and not len(answer.ids)
+    assert answer.finish is FinishReason.ABORT
+    assert not len(answer.ids)
 
 
 def test_only_the_two_sampling_profiles_are_accepted(model, prompts, sampling, tmp_path):
@@ -208,3 +214,55 @@ def test_only_the_two_sampling_profiles_are_accepted(model, prompts, sampling, t
                 await ask(client, prompts[:1], replace(sampling, temperature=0.9))
 
     asyncio.run(play())
+
+
+async def conversation(client, name, prompt, sampling, turns, busy):
+    """Replies to ``turns`` prompts that extend each other, with ``busy(turn)`` between them, and the release."""
+    ids = prompt
+    for turn in range(turns):
+        reply = await client.generate(f"{name}/{turn}", ids, sampling, stream=f"{name}/{turn}", affinity="g",
+                                      deadline_s=60)
+        ids = np.concatenate((ids, reply.ids, prompt[:3]))
+        await busy(turn)
+    await client.release(name)
+    return ids
+
+
+def steps_of_conversations(model, prompts, sampling, folder, gather_s):
+    """Batch steps, and the conversations, of eight rollouts whose sandboxes answer one after another."""
+    sandbox = asyncio.Semaphore(1)
+
+    async def busy(turn):
+        async with sandbox:
+            await asyncio.sleep(0.03)
+
+    async def play():
+        async with generator(model, folder, sampling, workers=1, gather_s=gather_s) as (made, client):
+            await refit(made, model, folder, 0)
+            await made.resume()
+            texts = await asyncio.gather(*(conversation(client, f"r{index}", prompts[0], sampling, 3, busy)
+                                           for index in range(8)))
+            return (await made.health())["engines"][0]["steps"], [text.tolist() for text in texts]
+
+    return asyncio.run(play())
+
+
+def test_rollouts_that_are_away_are_waited_for_so_that_fewer_batch_steps_do_and_tokens_stay_the_same(
+        model, prompts, sampling, tmp_path):
+    (tmp_path / "waves").mkdir()
+    (tmp_path / "eager").mkdir()
+    waves, texts = steps_of_conversations(model, prompts, sampling, tmp_path / "waves", 10.0)
+    eager, same = steps_of_conversations(model, prompts, sampling, tmp_path / "eager", 0.0)
+    assert texts == same
+    assert 3 * waves < 2 * eager
+
+
+def test_a_rollout_that_never_comes_back_holds_the_others_up_for_a_moment_only(model, prompts, sampling, tmp_path):
+    async def play():
+        async with generator(model, tmp_path, sampling, workers=1, gather_s=0.05) as (made, client):
+            await refit(made, model, tmp_path, 0)
+            await made.resume()
+            await ask(client, prompts[:3], sampling)
+            return await conversation(client, "late", prompts[0], sampling, 2, lambda turn: asyncio.sleep(0))
+
+    assert len(asyncio.run(asyncio.wait_for(play(), 60))) > len(prompts[0])

@@ -21,7 +21,8 @@ def test_numbers_depend_on_seed_stream_and_position_only():
 
 def test_numbers_are_uniform():
     values = uniforms([stream_key(0, "stream")] * 50_000, range(50_000))
-    assert values.min() >= 0 and values.max() < 1
+    assert values.min() >= 0
+    assert values.max() < 1
     assert np.abs(np.histogram(values, 20, (0, 1))[0] / 2500 - 1).max() < 0.08
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.02
 

@@ -40,6 +40,7 @@ class Rig:
         self.folder = folder
         self.clock = clock
         self.seed = seed
+        self.transport = configs.get("transport", "mock")
         self.fabric = InlineFabric(clock, logging.getLogger("mock"), serialise=True)
         self.environment_config = configs.get("environment", EnvironmentConfig())
         self.agent_config = configs.get("agent", AgentConfig())
@@ -53,7 +54,8 @@ class Rig:
     def _make(self, plugin: Any, config: Any, workers: int = 1) -> Any:
         return load_object(plugin.factory)(PluginContext(
             config=config, fabric=self.fabric, placement=Placement(workers=workers), run_folder=self.folder,
-            policy=PolicyFacts(BASE, 1024, 384), seed=self.seed, deterministic=True, clock=self.clock, logger=None))
+            policy=PolicyFacts(BASE, 1024, 431), seed=self.seed, deterministic=True, clock=self.clock, logger=None,
+            shared={"transport": self.transport}))
 
     async def start(self) -> None:
         await self.trainer.start()
@@ -71,14 +73,14 @@ class Rig:
     async def refit(self, pause: str = "drain") -> float:
         folder = self.folder / f"v{self.version}"
         folder.mkdir(exist_ok=True)
-        transfer = Transfer(self.version, "mock", str(folder), self.trainer.tensors(), 1024, 60.0)
+        transfer = Transfer(self.version, self.transport, str(folder), self.trainer.tensors(), 1024, 60.0)
         await self.generator.pause(pause)
         stats = await refit(self.trainer, self.generator, transfer, self.probes, 1e-4, self.clock)
         await self.generator.resume()
         return stats.probe_difference
 
     def sampling(self, max_context: int = 1024) -> Sampling:
-        return SamplingSettings(max_tokens=64).stamp(Purpose.TRAIN, stop_token_ids=STOP, max_context=max_context,
+        return SamplingSettings(max_tokens=96).stamp(Purpose.TRAIN, stop_token_ids=STOP, max_context=max_context,
                                                      seed=self.seed)
 
     async def roll(self, step: int, prompts: int = 4, size: int = 4, **sampling: Any) -> list[Group]:
@@ -340,9 +342,9 @@ def test_a_fault_that_could_never_strike_is_refused(config: Any, fault: dict[str
 def test_tasks_are_the_same_every_time_and_differ_between_splits(tmp_path: Path) -> None:
     environment = load_object(grpo_bench_mock.environment.worker_factory or "")(EnvironmentConfig(), None)
     assert environment.tasks("train") == environment.tasks("train")
-    prints = [task.fingerprint for split in ("train", "validation", "test") for task in environment.tasks(split)]
+    prints = [task.fingerprint for split in ("train", "heldout", "final") for task in environment.tasks(split)]
     assert len(set(prints)) == len(prints) == 96
-    with pytest.raises(ValueError, match="train, validation, test"):
+    with pytest.raises(ValueError, match="train, heldout, final"):
         environment.tasks("other")
 
 

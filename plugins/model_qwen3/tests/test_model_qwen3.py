@@ -85,9 +85,9 @@ def gradients_of(other):
             result[name] = parameter.grad
             continue
         for expert, gradient in enumerate(parameter.grad):
-            parts = {"gate_proj": gradient.chunk(2)[0], "up_proj": gradient.chunk(2)[1]} if kind == "gate_up_proj" else {
-                kind: gradient}
-            result |= {f"{stem}.{expert}.{part}.weight": value for part, value in parts.items()}
+            gate_up = kind == "gate_up_proj"
+            parts = zip(("gate_proj", "up_proj"), gradient.chunk(2)) if gate_up else [("down_proj", gradient)]
+            result |= {f"{stem}.{expert}.{part}.weight": value for part, value in parts}
     return result
 
 
@@ -192,8 +192,9 @@ def test_weights_that_do_not_fit_are_refused(model):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"model_type": "llama"}, "neither"), ({"hidden_act": "gelu"}, "hidden_act"), ({"rope_scaling": {"type": "yarn"}}, "rope"),
-    ({"mlp_only_layers": [0]}, "mix"), ({"use_sliding_window": True}, "sliding"),
+    ({"model_type": "llama"}, "neither"), ({"hidden_act": "gelu"}, "hidden_act"),
+    ({"rope_scaling": {"type": "yarn"}}, "rope"), ({"mlp_only_layers": [0]}, "mix"),
+    ({"use_sliding_window": True}, "sliding"),
 ])
 def test_what_cannot_be_computed_is_refused(change, message):
     content = Qwen3Config(vocab_size=10, num_experts=2).to_hf("float32")
@@ -202,7 +203,10 @@ def test_what_cannot_be_computed_is_refused(change, message):
         Qwen3Config.from_hf({**content, **change})
 
 
-@pytest.mark.parametrize("change", [{"num_key_value_heads": 3}, {"num_experts": 2, "num_experts_per_tok": 3}, {"head_dim": 5}])
-def test_sizes_that_do_not_fit_are_refused(change):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(("change", "message"), [
+    ({"num_key_value_heads": 3}, "not a multiple"), ({"num_experts": 2, "num_experts_per_tok": 3}, "does not fit"),
+    ({"head_dim": 5}, "odd"),
+])
+def test_sizes_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         Qwen3Config(vocab_size=10, **change)

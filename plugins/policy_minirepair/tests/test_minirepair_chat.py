@@ -95,13 +95,10 @@ def answer(document):
     return "".join(segment.text for segment in document[1:]).removesuffix("<|im_end|>")
 
 
-def test_reviews_verdicts_and_listings_are_true():
+def test_reviews_and_listings_are_true():
     for index in range(len(FAMILIES)):
         problem = draw("pretrain", index)
         assert answer(corpus.review(problem, TEMPLATE)) == f"{problem.fix.line}\t{problem.fix.text}"
-        judged = dict(line.split("\t") for line in answer(corpus.verdicts(problem, TEMPLATE)).split("\n"))
-        assert [int(line) for line, verdict in judged.items() if verdict == "wrong"] == [problem.fix.line]
-        assert len(judged) == len(problem.buggy) - 1
         listing = answer(corpus.listing(problem, TEMPLATE)).split("\n")
         assert [line.partition("\t")[2] for line in listing] == list(problem.correct)
 

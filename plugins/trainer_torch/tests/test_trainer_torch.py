@@ -34,9 +34,9 @@ LOSS = LossSettings()
 @pytest.fixture(scope="module", params=[0, 4], ids=["dense", "moe"])
 def checkpoint(request, tmp_path_factory):
     torch.set_num_threads(1)
-    config = Qwen3Config(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-                         head_dim=16, intermediate_size=48, num_experts=request.param, moe_intermediate_size=32,
-                         max_position_embeddings=128, initializer_range=0.3)
+    config = Qwen3Config(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                         num_key_value_heads=1, head_dim=16, intermediate_size=48, num_experts=request.param,
+                         moe_intermediate_size=32, max_position_embeddings=128, initializer_range=0.3)
     model = Qwen3(config)
     model.initialize(torch.Generator().manual_seed(1))
     folder = tmp_path_factory.mktemp("policy")
@@ -76,7 +76,8 @@ def make_batch(model, seed=0, rows=12, **change) -> TrainBatch:
 async def trainer(checkpoint, folder, loss=LOSS, temperature=1.0, **config):
     log = logging.getLogger("test")
     fabric = InlineFabric(CLOCK, log, serialise=True)
-    sampling = SamplingSettings(temperature=temperature).stamp(Purpose.TRAIN, stop_token_ids=(), max_context=128, seed=0)
+    settings = SamplingSettings(temperature=temperature)
+    sampling = settings.stamp(Purpose.TRAIN, stop_token_ids=(), max_context=128, seed=0)
     made = make(PluginContext(
         config=TorchTrainerConfig(**{"workers": 2, "batch_tokens": 80, **config}), fabric=fabric, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(checkpoint, 128, 61), seed=0, deterministic=True, clock=CLOCK, logger=log,
@@ -105,9 +106,10 @@ def expected_gradient(model, batch, loss=LOSS):
     cur = log_probabilities(model, packed, ids, at, 1.0)
     result = policy_loss(
         cur, torch.from_numpy(row), gen=torch.from_numpy(batch.gen_log_probabilities[at]),
-        prev=torch.from_numpy(batch.prev_log_probabilities[at]), ref=None, advantages=torch.from_numpy(batch.advantages),
-        sample_mask=torch.from_numpy(batch.sample_mask), rewards=torch.from_numpy(batch.rewards), n_tokens=batch.n_tokens,
-        n_sequences=batch.n_sequences, n_positive_tokens=1.0, settings=loss)
+        prev=torch.from_numpy(batch.prev_log_probabilities[at]), ref=None,
+        advantages=torch.from_numpy(batch.advantages), sample_mask=torch.from_numpy(batch.sample_mask),
+        rewards=torch.from_numpy(batch.rewards), n_tokens=batch.n_tokens, n_sequences=batch.n_sequences,
+        n_positive_tokens=1.0, settings=loss)
     result.loss.backward()
     return float(result.loss.detach()), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
@@ -143,8 +145,8 @@ def test_one_step_is_clipped_adam(checkpoint, tmp_path):
 def test_updates_are_those_of_adamw(checkpoint):
     ours = FlatWeights(load(checkpoint), TorchTrainerConfig(betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1))
     theirs = [ours.values[:ours.matrices].clone(), ours.values[ours.matrices:].clone()]
-    optimizer = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": 0.1}, {"params": theirs[1:], "weight_decay": 0.0}],
-                                  betas=(0.8, 0.95), eps=1e-6)
+    groups = [{"params": theirs[:1], "weight_decay": 0.1}, {"params": theirs[1:], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-6)
     generator = torch.Generator().manual_seed(0)
     for rate in (0.01, 0.02, 0.005):
         ours.gradient.normal_(generator=generator)
@@ -202,6 +204,20 @@ def test_equal_runs_give_equal_bits(checkpoint, tmp_path):
         return await made.weights_sha256()
 
     assert run(checkpoint, tmp_path, play) == run(checkpoint, tmp_path, play)
+
+
+def test_reusing_the_forward_pass_changes_no_bit(checkpoint, tmp_path):
+    batches = [make_batch(load(checkpoint), seed) for seed in (1, 2)]
+
+    async def play(made):
+        for batch in batches:
+            prev = await made.log_probabilities(batch, "current")
+            stats = await made.update(replace(batch, prev_log_probabilities=prev))
+        other = await made.log_probabilities(batches[0], "current")
+        await made.update(batches[1])
+        return stats, other.tolist(), await made.weights_sha256()
+
+    assert run(checkpoint, tmp_path, play, reuse_forward=False) == run(checkpoint, tmp_path, play)
 
 
 def test_a_resumed_trainer_goes_on_bit_for_bit(checkpoint, tmp_path):
@@ -291,7 +307,8 @@ def test_parts_cover_every_row_once_and_ranks_share_them(checkpoint):
 
 
 def test_learning_rates_rise_and_fall():
-    config = TorchTrainerConfig(learning_rate=1.0, warmup_steps=2, schedule="linear", decay_steps=6, min_learning_rate=0.2)
+    config = TorchTrainerConfig(learning_rate=1.0, warmup_steps=2, schedule="linear", decay_steps=6,
+                                min_learning_rate=0.2)
     assert [learning_rate(config, step) for step in range(1, 8)] == pytest.approx([0.5, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
     cosine = TorchTrainerConfig(learning_rate=1.0, schedule="cosine", decay_steps=4)
     assert learning_rate(cosine, 2) == pytest.approx(0.5)

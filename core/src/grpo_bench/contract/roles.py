@@ -6,7 +6,7 @@ groups through ``context.fabric``; it never forks by itself. Methods raise plain
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from .fabric import Address, FabricHandle, Placement
 from .values import (
-    Doubles, End, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
+    End, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
 )
 
 
@@ -62,8 +62,9 @@ class PluginContext:
     clock: Clock
     logger: Any
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """Sections of the profile that the role is entitled to read: ``loss`` for a trainer, ``sampling`` (both profiles,
-    as :class:`Sampling`) for a generator, ``limits`` for environment and agent."""
+    """Sections of the profile that the role is entitled to read: ``loss`` and ``transport`` (the one that
+    carries its weights) for a trainer, ``sampling`` (both profiles, as :class:`Sampling`) for a generator, ``limits``
+    for environment and agent."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +151,16 @@ class GeneratorClient(Protocol):
                        deadline_s: float) -> Sample:
         """Sample one reply to the prompt ``ids``.
 
-        ``stream`` names the random stream (rollout id and turn), ``affinity`` groups requests that share prefixes.
+        ``stream`` names the random stream (``<rollout id>/<turn>``), ``affinity`` groups requests that share prefixes.
         """
         ...
 
     async def abort(self, request_id: str) -> None:
         """Stop a request and free its slot; unknown ids are fine."""
+        ...
+
+    async def release(self, rollout_id: str) -> None:
+        """The rollout asks no more: what was kept for its next turn may go; unknown ids are fine."""
         ...
 
 
@@ -197,7 +202,7 @@ class Score:
 
 
 class Environment(Protocol):
-    """Tasks, sandboxes and grading. Made in the engine's process for ``tasks`` and in each rollout worker for the rest."""
+    """Tasks, sandboxes and grading. The engine's process makes one for ``tasks``, each rollout worker one for the rest."""
 
     def tasks(self, split: str) -> Sequence[Task]: ...
 
@@ -275,10 +280,3 @@ class Hardware(Protocol):
     def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
         """Placement of each worker group from the number of workers it wants (0: as many as suits the machine)."""
         ...
-
-
-__all__ = [
-    "Agent", "AsyncIterator", "Clock", "Doubles", "Environment", "ExecResult", "Finding", "Generator", "GeneratorClient",
-    "Hardware", "PluginContext", "PolicyClient", "PolicyFacts", "Reply", "Role", "Ruleset", "Sandbox", "Score", "ToolCall",
-    "Trainer",
-]

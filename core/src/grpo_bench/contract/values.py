@@ -80,7 +80,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Every sampling parameter, explicit. ``top_k`` -1, ``top_p`` 1, ``min_p`` 0 and the penalties' neutral values mean off.
+    """Every sampling parameter, explicit. ``top_k`` -1, ``top_p`` 1, ``min_p`` 0 and neutral penalties mean off.
 
     ``max_tokens`` bounds one reply, ``max_context`` the whole sequence (prompt and reply), both in tokens. ``seed``
     is the root of the run's sampling streams: a token depends on (seed, rollout id, turn, position) only.
@@ -231,8 +231,9 @@ class TrainBatch:
 
     ids [N], ``token_mask`` [N] (True on sampled tokens), ``gen_log_probabilities`` [N] (0 where not sampled),
     ``sample_mask`` [R], ``advantages`` [R], ``rewards`` [R], ``rollout`` [R] (index of the rollout a row belongs to),
-    ``prev_log_probabilities`` [N] and ``reference_log_probabilities`` [N], None where no one needs them. ``n_tokens`` and ``n_sequences`` are the counts N_t
-    and N_s of the contract over the WHOLE global batch; a trainer that splits the batch keeps them.
+    ``prev_log_probabilities`` [N] and ``reference_log_probabilities`` [N], None where no one needs them. ``n_tokens``
+    and ``n_sequences`` are the counts N_t and N_s of the contract over the WHOLE global batch; a trainer that splits the
+    batch keeps them.
     """
 
     step: int
@@ -268,7 +269,7 @@ class UpdateStats:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name (HF parameter name), shape and dtype (``float32``, ``bfloat16``...) of one weight that a transfer carries."""
+    """One weight that a transfer carries: its HF parameter name, shape, and dtype (``float32``, ``bfloat16``...)."""
 
     name: str
     shape: tuple[int, ...]
@@ -294,12 +295,12 @@ class Transfer:
 @dataclass(frozen=True, slots=True)
 class RefitStats:
     """What a refit moved, and the largest absolute difference of the probe's log-probabilities, trainer against
-    generator, afterwards."""
+    generator, afterwards; None where the two do not compute the same thing, so that nothing can be compared."""
 
     version: int
     bytes: int
     seconds: float
-    probe_difference: float
+    probe_difference: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ class Assembly:
         profile = self.plan.profile
         return replace(
             bare_context(self.plan, self.plan.parts[role], self._folder, self._clock, self._logger), fabric=fabric,
-            shared={"loss": profile.grpo.loss, "limits": profile.limits, "sampling": self.sampling})
+            shared={"loss": profile.grpo.loss, "limits": profile.limits, "sampling": self.sampling,
+                    "transport": self.plan.transport})
 
     def _rollout_group(self) -> GroupSpec:
         plan, profile = self.plan, self.plan.profile

@@ -31,7 +31,7 @@ class RealClock:
         return datetime.now(UTC).isoformat(timespec="microseconds")
 
     def since_process_start(self) -> float:
-        """Seconds since this process began (10 ms resolution; since the interpreter's first use of CPU elsewhere than on Linux)."""
+        """Seconds since this process began, to 10 ms; elsewhere than on Linux its CPU time so far."""
         try:
             fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
             started = int(fields[19]) / _clock_ticks()

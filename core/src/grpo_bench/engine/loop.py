@@ -20,18 +20,17 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    Boundary, DeadlineExceeded, Group, Ids, Kind, Phase, Position, Purpose, Role, RolloutShareExceeded, Status,
-    TrainBatch, Transfer, ValidationReport,
+    DeadlineExceeded, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
 )
 from ..steps import (
-    apply_masks, build_batch, needs_prev, needs_reference, refit, should_validate, target_met, validation_report,
-    with_advantages,
+    apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate, target_met,
+    validation_report, with_advantages,
 )
 from .assembly import Assembly
 from .buffer import GroupBuffer, Ticket
 from .checkpoints import CheckpointStore, Restored, size_of
 from .recorder import Recorder
-from .rollouts import RolloutPool, failed_share
+from .rollouts import RolloutPool
 from .seeds import branch
 
 _PROBE_ROWS, _PROBE_LENGTH = 4, 48
@@ -83,6 +82,8 @@ class Loop:
         """All steps until the target is met or none is left."""
         if restored is not None:
             await self._restore(restored)
+        if why := self._parts.plan.incomparable:
+            self._recorder.alarm("probe_not_compared", f"refits are not checked by log-probabilities: {why}")
         await self._refit()
         if restored is None and await self._validate_if_due(0):
             return Status.TARGET_MET
@@ -117,7 +118,8 @@ class Loop:
             self._arrived.clear()
             await self._arrived.wait()
         groups = self._buffer.take(target)
-        self._check_share(groups, step)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        summary = check_failed_share(trajectories, self._profile.limits.max_failed_share, step)
         batch = await self._prepare(step, groups)
         await self._update(step, batch)
         await self._hold_rollouts()
@@ -125,10 +127,8 @@ class Loop:
         self._probes = self._sampled_probes(groups) or self._probes
         await self._refit()
         self._recorder.enter(Phase.JOURNAL)
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
         self._recorder.emit(Kind.STEP, version=step, seconds=self._clock.monotonic() - started,
-                            reward_mean=float(np.mean(rewards)) if rewards else None, rollouts=len(trajectories),
+                            reward_mean=summary.mean, rollouts=summary.rollouts,
                             sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
 
     def _launch(self, version: int, rollouts: asyncio.TaskGroup) -> None:
@@ -204,8 +204,8 @@ class Loop:
         folder.mkdir(exist_ok=True)
         transfer = Transfer(version, self._parts.plan.transport, str(folder), self._parts.trainer.tensors(),
                             settings.chunk_bytes, self._profile.limits.refit_s)
-        stats = await refit(self._parts.trainer, self._parts.generator, transfer, self._probes, settings.probe_bound,
-                            self._clock)
+        probes = None if self._parts.plan.incomparable else self._probes
+        stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound, self._clock)
         with self._parts.attributed(Role.GENERATOR):
             await self._parts.generator.resume()
         self._pool.open_gate()
@@ -243,7 +243,8 @@ class Loop:
                 task, name=f"v{step}.{index}", group_id=index, position=Position(0, index), target=step,
                 size=self._profile.validation.k, purpose=Purpose.VALIDATION)) for index, task in enumerate(self._held_out)]
         groups = [task.result() for task in running]
-        self._check_share(groups, step)
+        check_failed_share([trajectory for group in groups for trajectory in group.trajectories],
+                           self._profile.limits.max_failed_share, step)
         report = validation_report(step, self.progress.step, groups, self._profile.validation.k,
                                    self._clock.monotonic() - started)
         return report, groups
@@ -284,16 +285,6 @@ class Loop:
                 return await work
         except TimeoutError:
             raise DeadlineExceeded(f"{what} took longer than {seconds:g} s", hint=f"see {setting} in the profile") from None
-
-    def _check_share(self, groups: Sequence[Group], step: int) -> None:
-        share, causes = failed_share(groups)
-        if share > self._profile.limits.max_failed_share:
-            listed = ", ".join(f"{count} by {cause}" for cause, count in sorted(causes.items()))
-            example = next((trajectory.failure.message for group in groups for trajectory in group.trajectories
-                            if trajectory.failure), "")
-            raise RolloutShareExceeded(
-                f"{share:.0%} of the rollouts failed ({listed}), for example: {example}",
-                hint="see limits.max_failed_share in the profile", boundary=Boundary(step=step))
 
     def _random_probes(self) -> list[Ids]:
         facts = self._parts.plan.checkpoint

@@ -10,7 +10,6 @@ drain works.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,19 +133,6 @@ class RolloutPool:
             sampled_tokens=trajectory.sampled_tokens, versions=list(trajectory.versions),
             durations={key: round(value, 6) for key, value in trajectory.durations.items()},
             counters=dict(trajectory.counters), attempt=attempt)
-
-
-def failed_share(groups: Sequence[Group]) -> tuple[float, dict[str, int]]:
-    """Share of rollouts that are not samples, and their number by cause."""
-    causes: dict[str, int] = {}
-    total = 0
-    for group in groups:
-        for trajectory in group.trajectories:
-            total += 1
-            if not trajectory.end.is_sample:
-                cause = trajectory.failure.cause.value if trajectory.failure else trajectory.end.value
-                causes[cause] = causes.get(cause, 0) + 1
-    return (sum(causes.values()) / total if total else 0.0), causes
 
 
 def first_error(error: BaseException) -> BaseException:

@@ -62,7 +62,7 @@ def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int
 
 
 def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
-    """``<time>-<profile>-<seed>``, with the resolved profile and the provenance in it; a number is added where it exists."""
+    """``<time>-<profile>-<seed>`` with the resolved profile and the provenance in it, numbered where that exists."""
     stem = f"{now:%Y%m%d-%H%M%S}-{plan.name}-{plan.seed}"
     try:
         runs.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from ..contract import Event, Kind, Purpose
 from ._text import duration, name, number
@@ -105,10 +106,15 @@ def steps(view: RunView) -> str:
         rows.append((str(row.step), number(row.step_data["reward_mean"]), number(row.update.get("loss")),
                      number(row.update.get("grad_norm")), f"{row.step_data['rollouts']:,}", str(masked),
                      str(row.batch.get("advantage_zero_groups", "–")), f"{row.step_data['sampled_tokens']:,}",
-                     f"{row.refit['probe_difference']:.1e}" if row.refit else "–", duration(row.step_data["seconds"])))
+                     _probe(row.refit), duration(row.step_data["seconds"])))
     head = ("step", "reward", "loss", "gradient norm", "rollouts", "masked", "groups without signal", "sampled tokens",
             "probe difference", "time")
     return table(head, rows, numeric_from=0)
+
+
+def _probe(refit: Mapping[str, Any]) -> str:
+    difference = refit.get("probe_difference")
+    return "–" if difference is None else f"{difference:.1e}"
 
 
 def notices(view: RunView) -> str:

@@ -8,9 +8,10 @@ leaves nothing behind and its request is aborted at the generator.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,7 +73,7 @@ class Policy:
         self.client = client
         self.clock = clock
         self._requests = 0
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._told: set[asyncio.Task[None]] = set()
 
     def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> Session:
         """A session for one rollout; ``request_s`` seconds bound each reply."""
@@ -84,19 +85,24 @@ class Policy:
 
     def abort(self, request_id: str) -> None:
         """Tell the generator without waiting; one that cannot hear it will fail its next request."""
-        task = asyncio.ensure_future(self._abort(request_id))
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
+        self._tell(self.client.abort(request_id))
 
-    async def _abort(self, request_id: str) -> None:
-        try:
-            await self.client.abort(request_id)
-        except Exception:
-            return
+    def release(self, rollout_id: str) -> None:
+        """Tell the generator that a rollout is over, without waiting."""
+        self._tell(self.client.release(rollout_id))
+
+    def _tell(self, call: Coroutine[Any, Any, None]) -> None:
+        async def told() -> None:
+            with contextlib.suppress(Exception):
+                await call
+
+        task = asyncio.ensure_future(told())
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
 
     async def close(self) -> None:
-        """Wait until the generator knows of every abort."""
-        await asyncio.gather(*self._aborts)
+        """Wait until the generator knows of every abort and release."""
+        await asyncio.gather(*self._told)
 
 
 class Session:
@@ -157,8 +163,7 @@ class Session:
 
     def close(self) -> RolloutRecord:
         """End the rollout; a call in flight is cancelled."""
-        self._supersede()
-        self._closed = True
+        self._end()
         self._record.note_request(self._policy.clock.monotonic())
         sequences = self._record.sequences()
         counters = {**self._counters, "split_sequences": self._record.splits, "retried_turns": self._record.retried}
@@ -168,8 +173,13 @@ class Session:
 
     async def abort(self) -> None:
         """End the rollout without a record."""
+        self._end()
+
+    def _end(self) -> None:
         self._supersede()
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._policy.release(self.rollout_id)
 
     async def _turn(self, prompt: Prompt, room: int, tools: Sequence[Mapping[str, Any]]) -> Completion:
         """Sample one reply, record it, take it apart."""

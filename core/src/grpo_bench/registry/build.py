@@ -20,6 +20,7 @@ from ..contract import (
     RegistryError, Role, load_object,
 )
 from .checkpoint import fingerprint, policy_facts
+from .comparison import incomparable, without_comparisons
 from .fit import check_fit
 from .installed import Installed, installed_plugins
 from .layers import Origin
@@ -49,6 +50,8 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
     observers = tuple(_part(Role.OBSERVER, section, ("observers", number), resolved, installed)
                       for number, section in enumerate(profile.observers))
     transport = check_fit(profile, {role: part.descriptor for role, part in parts.items()})
+    if why := incomparable(parts[Role.TRAINER].descriptor, parts[Role.GENERATOR].descriptor):
+        resolved = without_comparisons(resolved, why)
     weights = not all(parts[role].descriptor.stand_in for role in PLACED)
     checkpoint = policy_facts(resolved, weights=weights)
     parts = {role: _described(part) for role, part in parts.items()}
@@ -57,8 +60,8 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
     findings = _findings(parts, values, checkpoint, resolved, run_seed)
     lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
     return Plan(
-        name=resolved.name, profile=profile, seed=run_seed, parts=parts, observers=observers, checkpoint=checkpoint,
-        transport=transport, placements=placements, hardware=facts, resolved=values,
+        name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers, checkpoint=checkpoint,
+        transport=transport, incomparable=why, placements=placements, hardware=facts, resolved=values,
         explained=_explained(values, resolved, seed is not None),
         provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint)},
         findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))

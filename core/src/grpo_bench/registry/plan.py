@@ -41,7 +41,8 @@ class Plan:
     """What will run.
 
     ``parts`` has one part per role; a missing ruleset is simply absent. ``checkpoint`` is the policy with its folder
-    found. ``transport`` carries weights from trainer to generator. ``placements`` maps trainer, generator and rollout
+    found. ``transport`` carries weights from trainer to generator; ``incomparable`` says why their log-probabilities
+    cannot be compared, and is empty where they can. ``placements`` maps trainer, generator and rollout
     to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
     written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
     """
@@ -53,6 +54,7 @@ class Plan:
     observers: tuple[Part, ...]
     checkpoint: PolicyFacts
     transport: str
+    incomparable: str
     placements: Mapping[str, Placement]
     hardware: Mapping[str, Any]
     resolved: Mapping[str, Any]
@@ -78,6 +80,7 @@ class Plan:
             "policy": {"checkpoint": str(self.checkpoint.checkpoint), "max_context": self.checkpoint.max_context,
                        "vocab_size": self.checkpoint.vocab_size},
             "transport": self.transport,
+            "incomparable": self.incomparable,
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),
             "findings": [asdict(finding) for finding in self.findings],

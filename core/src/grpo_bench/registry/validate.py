@@ -1,7 +1,7 @@
 """Values meet models, and what pydantic finds is said in the user's terms.
 
 Values go to the model as strict JSON: a boolean is no number, a string is no path to a number, and yet lists become
-tuples and names become enums, which TOML cannot write.
+tuples and names become enums, which TOML cannot write. Nor can it write a null: ``"off"`` stands for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,16 +20,42 @@ from .lines import Key
 from .names import choices
 
 Model = TypeVar("Model", bound=BaseModel)
+OFF = "off"
+"""How a registry says None, for any key that may be None."""
 
 
 def validate(model: type[Model], values: Mapping[str, Any], merged: Merged, prefix: Key = ()) -> Model:
     """``values``, which stand at ``prefix`` of the profile, as an instance of ``model``; a RegistryError lists all that
     is wrong with them."""
     try:
-        return model.model_validate_json(json.dumps(values), strict=True)
+        return model.model_validate_json(json.dumps(_with_nulls(values, model)), strict=True)
     except ValidationError as error:
         found = [_said(item, model, merged, prefix) for item in error.errors(include_url=False, include_context=False)]
         raise RegistryError("\n".join(dict.fromkeys(found))) from None
+
+
+def _with_nulls(values: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    fields = model.model_fields
+    return {key: _with_null(value, fields[key].annotation) if key in fields else value for key, value in values.items()}
+
+
+def _with_null(value: Any, annotation: Any) -> Any:
+    if value == OFF and NoneType in typing.get_args(annotation) and not _spells_off(annotation):
+        return None
+    models = _models_in(annotation)
+    if len(models) != 1:
+        return value
+    if isinstance(value, list):
+        return [_with_nulls(item, models[0]) if isinstance(item, dict) else item for item in value]
+    return _with_nulls(value, models[0]) if isinstance(value, dict) else value
+
+
+def _spells_off(annotation: Any) -> bool:
+    """Whether the text itself is one of the values that the key may take."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is Literal:
+        return OFF in arguments
+    return any(_spells_off(argument) for argument in arguments)
 
 
 def _said(item: Any, model: type[BaseModel], merged: Merged, prefix: Key) -> str:

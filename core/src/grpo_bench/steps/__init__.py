@@ -11,12 +11,12 @@ from .needs import needs_prev, needs_reference
 from .refit import probe_batch, probe_difference, refit
 from .reward import RewardSummary, check_failed_share, rewards_of, summarize
 from .rollout import TARGET, PluginSpec, RolloutWorker, worker_config
-from .validate import contiguous_groups, should_validate, target_met, validation_report
+from .validate import should_validate, target_met, validation_report
 
 __all__ = [
     "TARGET", "AdvantageResult", "BatchReport", "MaskResult", "PluginSpec", "Reason", "RewardSummary", "RolloutWorker",
-    "advantages", "apply_masks", "build_batch", "check_failed_share", "contiguous_groups", "needs_prev",
-    "needs_reference", "positive_tokens", "probe_batch", "probe_difference", "refit", "rewards_of", "rollout_mask",
+    "advantages", "apply_masks", "build_batch", "check_failed_share", "needs_prev", "needs_reference",
+    "positive_tokens", "probe_batch", "probe_difference", "refit", "rewards_of", "rollout_mask",
     "sequence_logprob_error_mask", "should_validate", "summarize", "target_met", "validation_report", "with_advantages",
     "worker_config",
 ]

@@ -19,12 +19,14 @@ GRACE_S = 10.0
 """How long a cancelled side may take to let go."""
 
 
-async def refit(trainer: Trainer, generator: Generator, transfer: Transfer, probe_sequences: Sequence[Ids],
+async def refit(trainer: Trainer, generator: Generator, transfer: Transfer, probe_sequences: Sequence[Ids] | None,
                 bound: float | None, clock: Clock) -> RefitStats:
     """Move the weights, then compare the probe's log-probabilities; RefitError where the difference is above ``bound``
-    (None: measured only)."""
+    (None: measured only). ``probe_sequences`` None: the two sides compute different things, so nothing is compared."""
     started = clock.monotonic()
     sent = await _move(trainer, generator, transfer)
+    if probe_sequences is None:
+        return RefitStats(transfer.version, sent, clock.monotonic() - started, None)
     try:
         async with asyncio.timeout(transfer.deadline_s):
             difference = await probe_difference(trainer, generator, probe_sequences)

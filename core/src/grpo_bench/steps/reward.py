@@ -9,19 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grpo_bench.contract import RolloutShareExceeded, Trajectory
+from grpo_bench.contract import Boundary, RolloutShareExceeded, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSummary:
-    """Rollouts, how many of them are samples, the samples' mean reward (None without any) and how many have a positive
-    one; all rollouts by end, and those that are no samples by cause."""
+    """Rollouts, how many of them are samples, the samples' mean reward (None without any), and how many rollouts are no
+    samples by cause."""
 
     rollouts: int
     samples: int
     mean: float | None
-    solved: int
-    ends: Mapping[str, int]
     causes: Mapping[str, int]
 
     @property
@@ -40,13 +38,12 @@ def summarize(trajectories: Sequence[Trajectory]) -> RewardSummary:
     present = rewards[~np.isnan(rewards)]
     return RewardSummary(
         rollouts=len(trajectories), samples=len(present), mean=float(present.mean()) if len(present) else None,
-        solved=int((present > 0).sum()), ends=dict(Counter(trajectory.end.value for trajectory in trajectories)),
         causes=dict(Counter(trajectory.failure.cause.value for trajectory in trajectories if trajectory.failure)),
     )
 
 
-def check_failed_share(trajectories: Sequence[Trajectory], limit: float) -> RewardSummary:
-    """The summary; RolloutShareExceeded where more than ``limit`` of the rollouts are no samples."""
+def check_failed_share(trajectories: Sequence[Trajectory], limit: float, step: int) -> RewardSummary:
+    """The summary; RolloutShareExceeded where more than ``limit`` of the step's rollouts are no samples."""
     summary = summarize(trajectories)
     if summary.failed_share > limit:
         causes = ", ".join(f"{count} {cause}" for cause, count in sorted(summary.causes.items()))
@@ -55,6 +52,6 @@ def check_failed_share(trajectories: Sequence[Trajectory], limit: float) -> Rewa
         raise RolloutShareExceeded(
             f"{summary.rollouts - summary.samples} of {summary.rollouts} rollouts ended without a sample, more than "
             f"the allowed share of {limit:g} (by cause: {causes or 'unknown'}){example}",
-            hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries",
+            hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries", boundary=Boundary(step=step),
         )
     return summary

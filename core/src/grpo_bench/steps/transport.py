@@ -1,10 +1,10 @@
 """The transport ``safetensors``: weights as files in a folder that both sides see.
 
 Sender and receivers derive the same chunks from the Transfer. A chunk is a file ``chunk-00000.safetensors`` written
-under a temporary name and renamed, so that a visible file is whole; it holds whole tensors, or a byte range of one that is
-larger than a chunk. A last file ``done`` says how many bytes there were and their SHA-256. Receivers read chunks as they
-appear, so that both sides work at once. Either side gives up after the transfer's deadline. Data are raw little-endian
-bytes, whatever the dtype.
+under a temporary name and renamed, so that a visible file is whole; it holds whole tensors, or a byte range of one that
+is larger than a chunk. A last file ``done`` says how many bytes there were and their SHA-256. Receivers read chunks as
+they appear, so that both sides work at once. Either side gives up after the transfer's deadline. Data are raw
+little-endian bytes, whatever the dtype.
 """
 
 from __future__ import annotations
@@ -150,9 +150,17 @@ def _publish(path: Path, content: bytes) -> None:
 
 
 async def _appeared(path: Path) -> bytes:
-    while not path.exists():
+    while True:
+        if (content := _content(path)) is not None:
+            return content
         await asyncio.sleep(_POLL_S)
-    return path.read_bytes()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @asynccontextmanager

@@ -19,15 +19,6 @@ from grpo_bench.contract import Group, PlanError, Trajectory, ValidationReport, 
 from .reward import rewards_of
 
 
-def contiguous_groups(trajectories: Sequence[Trajectory], k: int) -> list[tuple[Trajectory, ...]]:
-    """Rollouts in order, split into runs of k; ValueError where a run mixes tasks or is incomplete."""
-    if len(trajectories) % k:
-        raise ValueError(f"{len(trajectories)} validation rollouts do not divide into runs of k = {k}")
-    runs = [tuple(trajectories[start:start + k]) for start in range(0, len(trajectories), k)]
-    _check_runs(runs, k)
-    return runs
-
-
 def validation_report(step: int, version: int, groups: Sequence[Group], k: int, seconds: float) -> ValidationReport:
     """The report on one group of k rollouts per task."""
     runs = [group.trajectories for group in groups]

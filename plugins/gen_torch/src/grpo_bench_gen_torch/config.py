@@ -16,5 +16,6 @@ class TorchGeneratorConfig(Settings):
     """Sequences one engine keeps in its cache: those being sampled, and idle ones that a next turn may extend."""
     prompt_tokens: Annotated[int, Field(ge=1, strict=True)] = 2048
     """New prompt tokens of one batch step at most; longer prompts are spread over steps."""
-    gather_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.002
-    """Seconds an engine that is less than half full waits for more requests before a batch step; 0: it never waits."""
+    gather_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
+    """Seconds an engine that runs nothing waits for the next of the rollouts that are busy in their sandboxes, so that
+    they run together; 0: it takes each request at once."""

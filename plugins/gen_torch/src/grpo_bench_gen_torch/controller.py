@@ -31,9 +31,9 @@ class TorchGenerator:
         context, config = self._context, self._config
         sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
         workers = config.workers or context.placement.workers
-        plain = {**config.model_dump(), "checkpoint": str(context.policy.checkpoint), "capacity": context.policy.max_context,
-                 "threads": context.placement.threads, "sampling": tuple(sampling.values()),
-                 "temperature": sampling[Purpose.TRAIN].temperature,
+        plain = {**config.model_dump(), "checkpoint": str(context.policy.checkpoint),
+                 "capacity": context.policy.max_context, "threads": context.placement.threads,
+                 "sampling": tuple(sampling.values()), "temperature": sampling[Purpose.TRAIN].temperature,
                  "deterministic": context.deterministic}
         self._started = await context.fabric.start_group(GroupSpec(
             name="generator", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers)))

@@ -165,11 +165,12 @@ class Engine:
             del self._running[request.id]
             self._table.release(request.slot, np.array(request.ids, np.int32))
         reply = np.array(request.ids[len(request.prompt):], np.int32)
-        request.finished(Sample(reply, np.array(request.log_probabilities, np.float32), reason, tuple(request.versions)))
+        values = np.array(request.log_probabilities, np.float32)
+        request.finished(Sample(reply, values, reason, tuple(request.versions)))
 
     @torch.inference_mode()
     def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Log-probabilities as sampling computes them: a chunk, then token by token at the end, in a cache of its own."""
+        """Log-probabilities as sampling computes them: a chunk, then the last tokens one by one, in an empty cache."""
         if not sequences:
             return []
         cache = Cache(self.model.config, len(sequences), max(len(sequence) for sequence in sequences))

@@ -1,8 +1,8 @@
 """Drawing tokens.
 
 Random numbers are counter-based: the number for a token is a hash of (seed, stream, position), so it does not depend on
-what else is sampled. Tokens are drawn by inverting the cumulative distribution. Temperature scales the logits first, then
-top-k, min-p and top-p narrow them; log-probabilities are those of the distribution drawn from.
+what else is sampled. Tokens are drawn by inverting the cumulative distribution. Temperature scales the logits first,
+then top-k, min-p and top-p narrow them; log-probabilities are those of the distribution drawn from.
 """
 
 from __future__ import annotations

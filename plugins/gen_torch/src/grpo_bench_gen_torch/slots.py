@@ -60,8 +60,8 @@ class SlotTable:
             return None
         if donor is not None and not donor.busy and donor.written == shared:
             return self._take(donor, None, shared, prompt, affinity)
-        target = min((slot for slot in self.slots if not slot.busy), key=lambda slot: (slot is donor, slot.used, slot.index),
-                     default=None)
+        target = min((slot for slot in self.slots if not slot.busy),
+                     key=lambda slot: (slot is donor, slot.used, slot.index), default=None)
         if target is None:
             return None
         return self._take(target, donor if target is not donor else None, shared, prompt, affinity)

@@ -1,13 +1,15 @@
 """An engine as a worker: an asyncio task runs batch steps while there is anything to run.
 
-After each step the event loop runs until no new request comes in, because rollouts of this process whose replies are
-ready often ask again at once, and a larger batch costs little more. An engine that could run more than it does waits
-a moment for rollouts that are busy in their sandboxes.
+Large batches are what makes sampling cheap, so requests run in *waves*. A rollout that got a reply and is not over is
+*away*: busy in its sandbox, about to ask again. Between waves the engine waits until few are away beside those that ask;
+while a wave runs, requests join it when they at least double the batch. Waiting ends early where nobody comes for
+``gather_s``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,13 +17,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from grpo_bench.contract import Floats, Ids, InputError, PluginError, RefitError, Sample, Sampling, Transfer, WorkerContext
+from grpo_bench.contract import (
+    Floats, Ids, InputError, PluginError, RefitError, Sample, Sampling, Transfer, WorkerContext,
+)
 from grpo_bench.steps.transport import NAME, receive_tensors
 from grpo_bench_model_qwen3 import Qwen3, assign, load_tensors, read_config, rows_are_independent
 
+from .client import rollout_of
 from .engine import Engine
 
-_YIELDS = 3
+_ASK_PER_AWAY = 3
+"""A wave begins when this many rollouts ask for each that is away."""
 
 
 class EngineWorker:
@@ -42,7 +48,7 @@ class EngineWorker:
         self._admitting = True
         self._stepping = True
         self._arrivals = 0
-        self._peak = 0
+        self._away: set[str] = set()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name="torch-engine")
@@ -57,8 +63,11 @@ class EngineWorker:
             self._engine.add(request_id, ids, sampling, stream, affinity,
                              lambda sample: None if future.done() else future.set_result(sample))
             self._arrivals += 1
+            self._away.discard(rollout_of(stream))
             self._changed.set()
-            return await future
+            sample = await future
+            self._away.add(rollout_of(stream))
+            return sample
         finally:
             del self._waiting[request_id]
             if not future.done() or future.cancelled():
@@ -66,6 +75,10 @@ class EngineWorker:
 
     def abort(self, request_id: str) -> None:
         self._engine.abort(request_id)
+        self._changed.set()
+
+    def release(self, rollout_id: str) -> None:
+        self._away.discard(rollout_id)
         self._changed.set()
 
     async def pause(self, mode: Literal["drain", "keep"]) -> None:
@@ -86,14 +99,16 @@ class EngineWorker:
             tensors = load_tensors(transfer.rendezvous)
         elif transfer.transport == NAME:
             async for spec, data in receive_tensors(transfer):
-                tensors[spec.name] = torch.frombuffer(bytearray(data), dtype=getattr(torch, spec.dtype)).view(spec.shape)
+                flat = torch.frombuffer(bytearray(data), dtype=getattr(torch, spec.dtype))
+                tensors[spec.name] = flat.view(spec.shape)
         else:
-            raise RefitError(f"unknown transport {transfer.transport!r}", hint=f"this generator receives {NAME}, hf_folder")
+            raise RefitError(f"unknown transport {transfer.transport!r}", hint=f"known here: {NAME}, hf_folder")
         try:
             assign(self._engine.model, tensors)
         except ValueError as error:
             raise RefitError(f"weight version {transfer.version} does not fit this policy: {error}") from error
         self._engine.forget()
+        self._away.clear()
         self._engine.version = transfer.version
 
     async def resume(self) -> None:
@@ -122,8 +137,7 @@ class EngineWorker:
                     await self._changed.wait()
                 await self._gather()
                 if self._ready():
-                    self._engine.step(admit=self._admitting)
-                    self._peak = max(self._engine.running, self._peak * 15 // 16)
+                    self._engine.step(admit=self._admitting and self._worth_joining())
         except Exception as error:
             self._failure = error
             for future in self._waiting.values():
@@ -136,16 +150,21 @@ class EngineWorker:
         return bool(self._stepping and engine.version is not None and
                     (engine.running or (self._admitting and engine.queued)))
 
-    async def _gather(self) -> None:
-        """Let other tasks run until no request has come for a few turns of the loop; wait a moment if half idle."""
-        quiet = 0
-        while quiet < _YIELDS:
-            before = self._arrivals
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if self._arrivals == before else 0
+    def _worth_joining(self) -> bool:
         engine = self._engine
-        if self._gather_s and 2 * (engine.running + engine.queued) < self._peak:
-            await asyncio.sleep(self._gather_s)
+        return not self._gather_s or not engine.running or engine.queued >= max(engine.running, len(self._away))
+
+    async def _gather(self) -> None:
+        """Let other tasks run; between waves wait for the rollouts that are away."""
+        await asyncio.sleep(0)
+        while self._gather_s and not self._engine.running and self._engine.queued < _ASK_PER_AWAY * len(self._away):
+            before = self._arrivals
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._gather_s):
+                    await self._changed.wait()
+            if self._arrivals == before:
+                return
 
     def _check(self, sampling: Sampling) -> None:
         self._raise_failure()

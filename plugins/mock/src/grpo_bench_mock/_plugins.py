@@ -6,10 +6,12 @@ from grpo_bench.contract import Capabilities, Plugin, Role
 
 from .config import AgentConfig, EnvironmentConfig, GeneratorConfig, HardwareConfig, RulesetConfig, TrainerConfig
 
+SAFETENSORS = "safetensors"
+
 trainer = Plugin(
     name="mock", role=Role.TRAINER, summary="a vector of weights that every trained token changes",
     config=TrainerConfig, factory="grpo_bench_mock.learner:create", stand_in=True,
-    capabilities=Capabilities(sends=frozenset({"mock"}), deterministic=True),
+    capabilities=Capabilities(sends=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True),
 )
 
 generator = Plugin(
@@ -17,7 +19,7 @@ generator = Plugin(
     config=GeneratorConfig, factory="grpo_bench_mock.sampler:create", client="grpo_bench_mock.sampler:make_client",
     stand_in=True,
     capabilities=Capabilities(
-        receives=frozenset({"mock"}), refit=frozenset({"drain", "keep"}), deterministic=True,
+        receives=frozenset({"mock", SAFETENSORS}), computes="mock", refit=frozenset({"drain", "keep"}), deterministic=True,
         sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
                             "frequency_penalty"})),
 )
@@ -26,12 +28,13 @@ environment = Plugin(
     name="mock", role=Role.ENVIRONMENT, summary="tasks with one right answer, sandboxes in memory",
     config=EnvironmentConfig, factory="grpo_bench_mock.world:create",
     worker_factory="grpo_bench_mock.world:create_in_worker", stand_in=True,
-    capabilities=Capabilities(splits=frozenset({"train", "validation", "test"}), prompt=frozenset({"statement"}),
+    capabilities=Capabilities(splits=frozenset({"train", "heldout", "final"}),
+                              prompt=frozenset({"statement", "path", "files", "test_command"}),
                               sandbox=frozenset({"exec", "files"}), deterministic=True),
 )
 
 agent = Plugin(
-    name="mock", role=Role.AGENT, summary="looks around, then answers", config=AgentConfig,
+    name="mock", role=Role.AGENT, summary="looks around, then hands in an answer", config=AgentConfig,
     factory="grpo_bench_mock.solver:create", worker_factory="grpo_bench_mock.solver:create", stand_in=True,
     capabilities=Capabilities(prompt=frozenset({"statement"}), sandbox=frozenset({"exec", "files"}),
                               deterministic=True),

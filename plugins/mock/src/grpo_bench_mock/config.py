@@ -71,11 +71,12 @@ class GeneratorConfig(WithFaults):
     points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
     results = frozenset({"generate", "receive", "probe"})
     base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.0
-    """Log-odds of a right answer to a task of average difficulty before any update."""
+    """Log-odds of a right answer to a task of average difficulty before any update; beside a trainer that is no mock, for
+    ever."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """How much harder than average the hardest task is, and easier the easiest, in log-odds."""
     look_share: Share = 0.4
-    """Share of replies that look around instead of answering."""
+    """Share of replies that look around instead of editing and handing in."""
     token_s: Seconds = 0.0
     """Seconds for one token of a reply."""
     receive_s: Seconds = 0.0
@@ -87,8 +88,8 @@ class EnvironmentConfig(WithFaults):
     results = frozenset({"score"})
     stepped = False
     train_tasks: Count = 64
-    validation_tasks: Count = 16
-    test_tasks: Count = 16
+    heldout_tasks: Count = 16
+    final_tasks: Count = 16
     open_s: Seconds = 0.0
     exec_s: Seconds = 0.0
     score_s: Seconds = 0.0

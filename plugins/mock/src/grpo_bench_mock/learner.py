@@ -1,7 +1,8 @@
-"""The trainer: it lives in the engine's process and owns the weights.
+"""The trainer: it lives in the engine's process and owns the mock weights.
 
 An update adds the learning rate to the skill and moves the other weights by the sum over trained tokens of advantage
-and a constant, so that each token leaves a trace even where the advantage is 0.
+and a constant, so that each token leaves a trace even where the advantage is 0. A mock generator gets these weights. Any
+other one gets the checkpoint's own tensors, which never change.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 
 from grpo_bench.contract import PluginContext, TensorSpec, TrainBatch, Transfer, UpdateStats
 from grpo_bench.contract.values import Floats
+from grpo_bench.steps.transport import NAME as SAFETENSORS, send_tensors
 
 from . import weights as w
 from .config import TrainerConfig
-from .faults import Faults, spend, spoil
+from .faults import Faults, Spoilt, spend, spoil
+from .stored import StoredTensors
 
 TRACE = 0.01
 """What a token with advantage 0 still adds."""
@@ -31,6 +34,8 @@ class MockTrainer:
     def __init__(self, context: PluginContext) -> None:
         self._config: TrainerConfig = context.config
         self._checkpoint = context.policy.checkpoint
+        self._stored = StoredTensors(context.policy.checkpoint)
+        self._transport: str = context.shared["transport"]
         self._clock = context.clock
         self._faults = Faults("trainer", self._config.faults)
         self._weights = w.initial()
@@ -59,11 +64,13 @@ class MockTrainer:
                            ended_at=self._clock.now_utc())
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        return (w.SPEC,)
+        return self._stored.specs if self._transport == SAFETENSORS else (w.SPEC,)
 
     async def send(self, transfer: Transfer) -> int:
         fault = await self._faults.at("send", step=transfer.version)
         await spend(self._config.send_s)
+        if transfer.transport == SAFETENSORS:
+            return await send_tensors(transfer, lambda spec: _spoilt(self._stored.read(spec), fault))
         data = w.dump(w.initial() if fault == "wrong" else self._weights * np.nan if fault == "nan" else self._weights)
         target = Path(transfer.rendezvous, w.FILE)
         target.with_suffix(".part").write_bytes(data)
@@ -74,7 +81,7 @@ class MockTrainer:
         await self._faults.at("save")
         await spend(self._config.save_s)
         for file in self._checkpoint.iterdir():
-            if file.is_file() and file.suffix != ".safetensors":
+            if file.is_file():
                 shutil.copyfile(file, folder / file.name)
         (folder / w.FILE).write_bytes(w.dump(self._weights))
         if what == "full":
@@ -104,6 +111,11 @@ class MockTrainer:
                                  in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)])
         total = np.bincount(bucket[trained], (advantage + TRACE)[trained], minlength=w.SIZE)
         return total / batch.n_tokens
+
+
+def _spoilt(data: bytes, fault: Spoilt) -> bytes:
+    """Zeros for wrong tensors; in every float format, bytes of ones are NaN."""
+    return data if fault is None else {"nan": b"\xff", "wrong": b"\0"}[fault] * len(data)
 
 
 def create(context: PluginContext) -> MockTrainer:

@@ -1,9 +1,10 @@
 """The generator: control half, engines in workers, and the client.
 
-A reply is one of a few canned texts, chosen by hashing the sampling seed and the request's stream, with odds that
-depend on the weights' skill and on the task's difficulty (a hash of the conversation's first messages). It is handed
-out token by token where tokens take time; a pause that keeps requests suspends it between two tokens, and what follows
-is sampled under the new weights.
+A reply is one of a few canned texts in the policy's own tokens, chosen by hashing the sampling seed and the request's
+stream, with odds that depend on the weights' skill and on the task's difficulty (a hash of the prompt before the first
+reply). It is handed out token by token where tokens take time; a pause that keeps requests suspends it between two
+tokens, and what follows is sampled under the new weights. Weights of a trainer that is no mock are read and checked to
+the last byte; all that is kept of them is their hash.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from grpo_bench.contract import (
 )
 from grpo_bench.contract.values import Floats, Ids
 from grpo_bench.policy import ChatFormat
+from grpo_bench.steps.transport import NAME as SAFETENSORS, receive_tensors
 
 from . import weights as w
 from .chance import uniform
@@ -30,9 +32,12 @@ from .faults import Faults, Spoilt, spend, spoil
 POLL_S, LONGEST_POLL_S = 0.001, 0.25
 """How soon an engine looks again whether the sender's file is there: at first, and at most."""
 
-LOOK = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
-RIGHT, WRONG = (f"<tool_call>\n<function=answer>\n<parameter=value>\n{value}\n</parameter>\n</function>\n</tool_call>"
-                for value in ("right", "wrong"))
+HEADER = 3
+"""Tokens by which the place where a reply begins is known again."""
+
+VIEW, SUBMIT = (f"<tool_call>\n<function={name}>\n</function>\n</tool_call>" for name in ("view", "submit"))
+RIGHT, WRONG = ("<tool_call>\n<function=edit>\n<parameter=line>\n1\n</parameter>\n"
+                f"<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>\n{SUBMIT}" for text in ("right", "wrong"))
 
 
 class MockGenerator:
@@ -97,7 +102,7 @@ class MockEngine:
         self._config = GeneratorConfig.model_validate(context.config["settings"])
         self._faults = Faults("generator", self._config.faults)
         self._format = ChatFormat(context.config["checkpoint"])
-        self._replies = {text: self._format.encode(text) for text in (LOOK, RIGHT, WRONG)}
+        self._replies = {text: self._format.encode(text) for text in (VIEW, RIGHT, WRONG)}
         self._weights: w.Weights | None = None
         self._version = -1
         self._requests: dict[str, asyncio.Task[Any]] = {}
@@ -137,7 +142,8 @@ class MockEngine:
     async def receive(self, transfer: Transfer) -> None:
         fault = await self._faults.at("receive", step=transfer.version)
         await spend(self._config.receive_s)
-        received = await _arrival(Path(transfer.rendezvous, w.FILE))
+        received = await (_digested(transfer) if transfer.transport == SAFETENSORS else
+                          _arrival(Path(transfer.rendezvous, w.FILE)))
         if fault != "wrong" or self._weights is None:
             self._weights = received * np.nan if fault == "nan" else received
         self._version = transfer.version
@@ -160,7 +166,7 @@ class MockEngine:
 
     async def _sample(self, ids: Ids, sampling: Sampling, stream: str, fault: Spoilt) -> Sample:
         stop = sampling.stop_token_ids[0] if sampling.stop_token_ids else self._format.eos_id
-        text = self._choose(ids, sampling, stream, stop)
+        text = self._choose(ids, sampling, stream)
         whole = np.append(self._replies[text], stop).astype(np.int32)
         room = min(sampling.max_tokens, sampling.max_context - len(ids))
         reply = whole[:max(0, room)]
@@ -179,14 +185,27 @@ class MockEngine:
                       FinishReason.STOP if len(reply) == len(whole) else FinishReason.LENGTH,
                       tuple((count, version) for count, version in versions))
 
-    def _choose(self, ids: Ids, sampling: Sampling, stream: str, stop: int) -> str:
+    def _choose(self, ids: Ids, sampling: Sampling, stream: str) -> str:
         if uniform(sampling.seed, stream, "look") < self._config.look_share:
-            return LOOK
-        ends = np.flatnonzero(ids == stop)
-        opening = ids[:ends[1]] if len(ends) > 1 else ids
-        hardness = 2 * uniform(hashlib.blake2b(opening.tobytes()).hexdigest(), "hardness") - 1
+            return VIEW
+        hardness = 2 * uniform(hashlib.blake2b(_opening(ids).tobytes()).hexdigest(), "hardness") - 1
         odds = self._config.base_skill + self._loaded[0] - self._config.spread * hardness
         return RIGHT if uniform(sampling.seed, stream, "answer") < 1 / (1 + np.exp(-odds)) else WRONG
+
+
+def _opening(ids: Ids) -> Ids:
+    """The prompt before the first reply: up to the first place that reads as the prompt's end does."""
+    header = ids[-HEADER:]
+    windows = np.lib.stride_tricks.sliding_window_view(ids, len(header))
+    return ids[:np.flatnonzero((windows == header).all(axis=1))[0]]
+
+
+async def _digested(transfer: Transfer) -> w.Weights:
+    """What stands for weights that are not the mock trainer's."""
+    digest = hashlib.sha256()
+    async for spec, data in receive_tensors(transfer):
+        digest.update(spec.name.encode() + data)
+    return w.of_digest(digest.digest())
 
 
 async def _arrival(path: Path) -> w.Weights:
@@ -217,6 +236,9 @@ class MockClient:
     async def abort(self, request_id: str) -> None:
         if (engine := self._where.get(request_id)) is not None:
             await engine.call("abort", request_id)
+
+    async def release(self, rollout_id: str) -> None:
+        """Nothing is kept between turns."""
 
 
 def create(context: PluginContext) -> MockGenerator:

@@ -1,15 +1,18 @@
-"""The agent: it asks the policy until that answers or the turns are used up."""
+"""The agent: it asks the policy until that hands in or the turns are used up.
+
+Whatever line an edit names, its text becomes the whole answer, in a file of that name; other calls run as commands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import End, PolicyClient, Sandbox, Task, WorkerContext
+from grpo_bench.contract import End, PolicyClient, Sandbox, Task, ToolCall, WorkerContext
 
 from .config import AgentConfig
-from .world import FILE
 from .faults import Faults
+from .world import FILE
 
 COMMAND_S = 10.0
 
@@ -20,7 +23,8 @@ def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
         "type": "object", "properties": properties, "required": list(properties)}}}
 
 
-TOOLS = (_tool("look", "Look around."), _tool("answer", "Give the answer.", value="The answer."))
+TOOLS = (_tool("view", "Look around."), _tool("edit", "Write the answer.", line="A line.", text="The answer."),
+         _tool("submit", "Hand in."))
 
 
 class MockAgent:
@@ -42,12 +46,17 @@ class MockAgent:
             if not reply.tool_calls:
                 return End.COMPLETED
             for call in reply.tool_calls:
-                if call.name == "answer":
-                    await sandbox.write(FILE, call.arguments.get("value", "") + "\n")
+                if call.name == "submit":
                     return End.COMPLETED
-                result = await sandbox.exec([call.name], timeout_s=COMMAND_S)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result.stdout})
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": await _act(sandbox, call)})
         return End.MAX_TURNS
+
+
+async def _act(sandbox: Sandbox, call: ToolCall) -> str:
+    if call.name == "edit":
+        await sandbox.write(FILE, call.arguments.get("text", "") + "\n")
+        return "ok"
+    return (await sandbox.exec([call.name], timeout_s=COMMAND_S)).stdout
 
 
 def create(config: AgentConfig, context: WorkerContext) -> MockAgent:

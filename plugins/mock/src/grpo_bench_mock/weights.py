@@ -1,13 +1,13 @@
 """The policy's weights [K] in float64, what they say about tokens, and their file form.
 
 The first weight is the skill, which decides how often replies are right; the others decide log-probabilities. A file is
-a safetensors file with the one tensor ``weights``.
+nothing but the numbers, little-endian. Weights of another kind stand for themselves by their hash: they have the skill
+of the untrained policy, and log-probabilities that change with every bit of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,20 @@ from grpo_bench.contract.values import Floats, Ids
 Weights = npt.NDArray[np.float64]
 SIZE = 64
 NAME = "weights"
-FILE = "model.safetensors"
+FILE = "mock-weights.bin"
 SPEC = TensorSpec(NAME, (SIZE,), "float64")
 
 
 def initial() -> Weights:
     """The weights of the untrained policy."""
     weights = np.linspace(0.0, 1.0, SIZE)
+    weights[0] = 0.0
+    return weights
+
+
+def of_digest(digest: bytes) -> Weights:
+    """What stands for weights of another kind, given their hash."""
+    weights = np.random.default_rng(int.from_bytes(digest, "little")).random(SIZE)
     weights[0] = 0.0
     return weights
 
@@ -46,16 +53,12 @@ def log_probabilities(ids: Ids, weights: Weights) -> Floats:
 
 
 def dump(weights: Weights) -> bytes:
-    head = json.dumps({NAME: {"dtype": "F64", "shape": [SIZE], "data_offsets": [0, SIZE * 8]}}).encode()
-    head += b" " * (-len(head) % 8)
-    return len(head).to_bytes(8, "little") + head + weights.astype("<f8").tobytes()
+    return weights.astype("<f8").tobytes()
 
 
 def read(path: Path) -> Weights:
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    return np.frombuffer(data, "<f8", SIZE, start).copy()
+    return np.frombuffer(path.read_bytes(), "<f8", SIZE).copy()
 
 
 def sha256(weights: Weights) -> str:
-    return hashlib.sha256(NAME.encode() + weights.astype("<f8").tobytes()).hexdigest()
+    return hashlib.sha256(NAME.encode() + dump(weights)).hexdigest()

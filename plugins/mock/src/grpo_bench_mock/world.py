@@ -1,9 +1,13 @@
-"""The environment: tasks whose answer is ``right``, and sandboxes that are dictionaries."""
+"""The environment: tasks whose answer is ``right``, and sandboxes that are dictionaries.
+
+A task has one file, which should say ``right``; a command that runs finds nothing unusual, tests pass.
+"""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 from grpo_bench.contract import ExecResult, PluginContext, Sandbox, Score, Task, WorkerContext
@@ -57,8 +61,8 @@ class MockEnvironment:
         self._faults = Faults("environment", config.faults)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        counts = {"train": self._config.train_tasks, "validation": self._config.validation_tasks,
-                  "test": self._config.test_tasks}
+        counts = {"train": self._config.train_tasks, "heldout": self._config.heldout_tasks,
+                  "final": self._config.final_tasks}
         if split not in counts:
             raise ValueError(f"no split {split!r}; there are {', '.join(counts)}")
         return [_task(split, index) for index in range(counts[split])]
@@ -85,9 +89,10 @@ class MockEnvironment:
 
 def _task(split: str, index: int) -> Task:
     task_id = f"mock-{split}-{index:04d}"
-    statement = f"Task {index} of {split}: find the right answer."
-    return Task(task_id, split, {"statement": statement}, {"answer": "right"},
-                hashlib.sha256(f"{task_id}/{statement}/right".encode()).hexdigest())
+    prompt = {"statement": f"Task {index} of {split}: find the right answer.", "path": FILE, "files": {FILE: START},
+              "test_command": ["test"]}
+    payload = {"answer": "right"}
+    return Task(task_id, split, prompt, payload, hashlib.sha256(json.dumps([task_id, prompt, payload]).encode()).hexdigest())
 
 
 def create(context: PluginContext) -> MockEnvironment:

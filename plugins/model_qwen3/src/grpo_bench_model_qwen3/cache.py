@@ -18,7 +18,7 @@ from .config import Qwen3Config
 from .kernels import LEAST_ROWS, from_batch, to_batch
 from .model import Attend, Qwen3
 
-_BLOCK_SLOTS = 16
+_BLOCK_SLOTS = 32
 _TILE_SCORES = 1 << 15
 _LEAST_VIEW = 32
 _SPLIT = 128
@@ -91,8 +91,9 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Prompts:
-    """Chunks ``slots`` [B] padded together: ``queries`` [B * width] are flat tokens, ``place`` [tokens] finds each among
-    them, ``bias`` [B, 1, width, 1, view]."""
+    """Chunks padded together: ``tokens`` are theirs among all, ``stored`` [B * kv_heads] names their rows of the cache,
+    ``queries`` [B * width] are flat tokens, ``place`` [tokens] finds each among them, ``bias`` is [B, 1, width, 1,
+    view]."""
 
     tokens: slice
     stored: Tensor
@@ -102,8 +103,8 @@ class _Prompts:
 
 
 class _Layout:
-    """Where the tokens of one :func:`extend` stand. Chunks come with single tokens first; at least ``LEAST_ROWS`` tokens
-    run, the ones added see position 0 of no sequence and are dropped."""
+    """Where the tokens of one :func:`extend` stand. Chunks come with single tokens first. At least ``LEAST_ROWS``
+    tokens run; the spare ones belong to no sequence and are dropped."""
 
     def __init__(self, cache: Cache, chunks: Sequence[Chunk]) -> None:
         slots, self.kv_heads, capacity, _ = cache.shape
@@ -191,15 +192,15 @@ class _Layout:
             rows, width, view = tile.bias.shape[0], tile.bias.shape[2], tile.bias.shape[-1]
             query = to_batch(flat.index_select(0, tile.queries), rows, width, kv, group * dim)
             cached = store.view(self.slots * kv, -1)[:, :view * 2 * dim].index_select(0, tile.stored)
-            output = _weigh(query.reshape(rows * kv, width * group, dim), cached.view(rows * kv, view, 2 * dim), tile.bias,
-                            (rows, kv, width, group, view))
+            output = _weigh(query.reshape(rows * kv, width * group, dim), cached.view(rows * kv, view, 2 * dim),
+                            tile.bias, (rows, kv, width, group, view))
             output = from_batch(output.reshape(rows * kv, width, group * dim), rows, width, kv)
             result[tile.tokens] = output.index_select(0, tile.place)
         return result
 
 
 def _weigh(query: Tensor, cached: Tensor, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Attention of query [b, m, head_dim] on cached [b, view, 2 * head_dim]; ``bias`` broadcasts to ``shape`` [*, view].
+    """Attention of query [b, m, head_dim] on cached [b, view, 2 * head_dim]; ``bias`` broadcasts to ``shape``.
 
     Sums over the view go in pieces of fixed length, so that the order of additions, and with it the rounding, does not
     depend on how far the view reaches beyond a row's own end.

@@ -1,7 +1,7 @@
 """The shape of a policy, and its Hugging Face ``config.json``.
 
-One class covers both kinds: ``num_experts`` 0 is Qwen3 (dense), more is Qwen3-MoE with every layer sparse. Only what the
-family's small members use can be expressed: RMS norm on queries and keys, grouped heads, plain rotary embedding, no
+One class covers both kinds: ``num_experts`` 0 is Qwen3 (dense), more is Qwen3-MoE with every layer sparse. Only what
+the family's small members use can be expressed: RMS norm on queries and keys, grouped heads, plain rotary embedding, no
 sliding window, no attention bias.
 """
 
@@ -19,8 +19,8 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Qwen3Config:
-    """Names are those of ``config.json``. ``intermediate_size`` is the dense MLP's width, ``moe_intermediate_size`` that
-    of one expert; token ids may be None where the tokenizer has no such token."""
+    """Names are those of ``config.json``. ``intermediate_size`` is the dense MLP's width, ``moe_intermediate_size``
+    that of one expert; token ids may be None where the tokenizer has no such token."""
 
     vocab_size: int
     hidden_size: int = 128
@@ -84,7 +84,7 @@ class Qwen3Config:
 
     @classmethod
     def from_hf(cls, content: Mapping[str, Any]) -> Qwen3Config:
-        """Read ``config.json`` as published or as transformers 5 writes it; raises ValueError on what this package cannot compute."""
+        """Read ``config.json`` as published or as transformers 5 writes it; ValueError on what cannot be computed."""
         kind = content.get("model_type")
         if kind not in ("qwen3", "qwen3_moe"):
             raise ValueError(f"model_type {kind!r} is neither qwen3 nor qwen3_moe")

@@ -16,7 +16,7 @@ from .model import Qwen3
 
 
 def rows_are_independent(config: Qwen3Config) -> bool:
-    """Try sequences of ``config``'s kind alone and together, in several chunkings, in one layer; True if all bits agree."""
+    """Try sequences alone and together, in several chunkings, in one layer of this shape; True if all bits agree."""
     config = replace(config, num_hidden_layers=1)
     generator = torch.Generator().manual_seed(0)
     model = Qwen3(config)

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 
 LEAST_ROWS = 4
@@ -75,8 +74,8 @@ class _RmsNorm(Function):
         return normed * weight
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         normed, inverse, weight = ctx.saved_tensors
         return _norm_backward(grad * weight, normed, inverse), (grad * normed).sum(0), None
 
@@ -106,8 +105,8 @@ class _Qkv(Function):
         return q, keys_values
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_q: Tensor, grad_kv: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_q, grad_kv = grads
         normed, inverse, folded, norm, matrix, head_normed, head_inverse, table, cis, order = ctx.saved_tensors
         (n, heads, dim), kv = grad_q.shape, grad_kv.shape[1]
         back = torch.empty(n, heads + kv, dim)
@@ -137,8 +136,8 @@ class _Mlp(Function):
         return torch.addmm(x, active, down.t())
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         normed, inverse, folded, norm, gate_up, down, product, sigmoid, gated, active = ctx.saved_tensors
         grad_product = _gate_backward(grad.mm(down), product, sigmoid, gated)
         grad_folded = grad_product.t().mm(normed)
@@ -195,8 +194,8 @@ class _Experts(Function):
         return result
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         (normed, inverse, y, norm, router, gate_up, down, probabilities, weight, chosen, total, order, token, place,
          gathered, product, sigmoid, gated, active, output) = ctx.saved_tensors
         spread = grad.index_select(0, token)
@@ -257,8 +256,8 @@ class _Attention(Function):
         return torch.cat(outputs).index_select(0, scatter)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         scatter, *saved = ctx.saved_tensors
         n, heads, kv, dim = ctx.shape
         group = heads // kv
@@ -272,7 +271,7 @@ class _Attention(Function):
             output = output.reshape(rows * kv, wide * group, dim)
             start += rows * wide
             grad_weight = torch.bmm(output, cached[..., dim:].transpose(1, 2))
-            grad_score = torch._softmax_backward_data(grad_weight, weight, -1, torch.float32)
+            grad_score = torch.ops.aten._softmax_backward_data(grad_weight, weight, -1, torch.float32)
             grad_cached = torch.empty_like(cached)
             torch.bmm(grad_score.transpose(1, 2), query, out=grad_cached[..., :dim])
             torch.bmm(weight.transpose(1, 2), output, out=grad_cached[..., dim:])

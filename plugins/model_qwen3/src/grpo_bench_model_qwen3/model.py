@@ -104,7 +104,8 @@ def _paired_rows(config: Qwen3Config) -> Tensor:
     return torch.cat((paired, torch.arange(rotated * dim, (rotated + config.num_key_value_heads) * dim)))
 
 
-def hf_views(model: Qwen3, of: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.data) -> dict[str, Tensor]:
+def hf_views(model: Qwen3,
+             of: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.data) -> dict[str, Tensor]:
     """Every weight under its Hugging Face name, in the order of the published checkpoints, as views of ``of``
     (the parameter's data, its gradient, or any tensor of its shape)."""
     config = model.config

@@ -1,14 +1,15 @@
 """The training forward: ragged rows, every distinct prefix computed once.
 
-Rows of one batch often begin alike (rollouts of one prompt). Hidden states depend on the tokens before only, so rows are
-laid out as a trie: a *node* is one token after one prefix, computed once for all rows that share it. A row's
-tokens map to nodes, its *new* nodes are those no row before it (in lexicographic order) has. Attention of a row's new
-nodes reads the keys along the row's whole path, and nothing else, so rows cannot leak into each other.
+Rows of one batch often begin alike (rollouts of one prompt). Hidden states depend on the tokens before only, so rows
+are laid out as a trie: a *node* is one token after one prefix, computed once for all rows that share it. A row's tokens
+map to nodes, its *new* nodes are those no row before it (in lexicographic order) has. Attention of a row's new nodes
+reads the keys along the row's whole path, and nothing else, so rows cannot leak into each other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,7 @@ class Packed:
 
 def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, share_prefixes: bool = True) -> Packed:
     """Lay out flat ids [N] with row r in ``offsets[r]:offsets[r + 1]``."""
-    rows = [np.asarray(ids[a:b], np.int64) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    rows = [np.asarray(ids[a:b], np.int64) for a, b in pairwise(offsets)]
     order = sorted(range(len(rows)), key=lambda r: rows[r].tolist()) if share_prefixes else list(range(len(rows)))
     paths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(rows)
     shared = [0] * len(rows)

@@ -3,7 +3,7 @@
 Every problem makes three. A *review* names the wrong line and how it should read, a *listing* is the correct program
 for a statement: these are always right, and they are where knowledge comes from. A *demonstration* is an episode of the
 real agent, driven by a script in an in-process sandbox: here an edit is right only with a small probability, else it is
-any plausible one. So the base knows more than it does, and reinforcement can bring it out.
+any plausible one of a line not tried before. So the base knows more than it does, and reinforcement can bring it out.
 
 A document is a list of segments of text, each with its weight in the loss.
 """
@@ -24,15 +24,15 @@ from .template import Template
 
 P_RIGHT = 0.12
 """Probability that a demonstrated edit is the fix on purpose; a random plausible edit may be it too."""
-P_VIEW, P_TEST, P_RETRY = 0.04, 0.7, 0.7
+P_VIEW, P_TEST, P_RETRY = 0.04, 0.7, 0.75
 """Probabilities of looking at the file first, of testing an edit, of trying again after a failed test."""
 ATTEMPTS = 3
-REVIEW, VERDICTS, LISTING = "Which line is wrong?", "Judge every line.", "Write it."
+REVIEW, LISTING = "Which line is wrong?", "Write it."
 NEWLINE = "\n"
 CONTEXT_WEIGHT = 0.3
 """Text that the policy only reads weighs less; it teaches what statements and code look like."""
-JUDGEMENT_WEIGHT = 5.0
-"""Saying which line is wrong is the hardest part, and a single token."""
+REVIEW_WEIGHT = 3.0
+"""Reviews are short and matter most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,7 @@ class ScriptedPolicy:
         if again or not self._attempts:
             self._attempts += 1
             edit = self._problem.fix if r.random() < P_RIGHT else r.choice(self._edits)
+            self._edits = [other for other in self._edits if other.line != edit.line] or self._edits
             return "edit", {"line": str(edit.line), "text": edit.text}
         return "submit", {}
 
@@ -120,29 +121,17 @@ def demonstration(problem: Problem, template: Template, r: random.Random) -> lis
 
 def review(problem: Problem, template: Template) -> list[Segment]:
     """The wrong line, named and put right. It starts as a demonstration does, so that the two share computation."""
-    answer = [Segment(f"{problem.fix.line}\t", JUDGEMENT_WEIGHT), Segment(problem.fix.text, 1.0)]
-    return _exchange(template, _question(problem, REVIEW), answer)
-
-
-def verdicts(problem: Problem, template: Template) -> list[Segment]:
-    """Every line of the body, judged."""
-    answer: list[Segment] = []
-    for line in range(2, len(problem.buggy) + 1):
-        answer += [Segment(f"{NEWLINE if answer else ''}{line}\t", CONTEXT_WEIGHT),
-                   Segment("wrong" if line == problem.fix.line else "ok", JUDGEMENT_WEIGHT)]
-    return _exchange(template, _question(problem, VERDICTS), answer)
+    question = f"{problem.statement}\n{numbered(NEWLINE.join(problem.buggy))}\n{REVIEW}"
+    return _exchange(template, question, f"{problem.fix.line}\t{problem.fix.text}", REVIEW_WEIGHT)
 
 
 def listing(problem: Problem, template: Template) -> list[Segment]:
     """The correct program."""
-    answer = [Segment(numbered("\n".join(problem.correct)), 1.0)]
-    return _exchange(template, f"{problem.statement}\n{LISTING}", answer)
+    return _exchange(template, f"{problem.statement}\n{LISTING}", numbered(NEWLINE.join(problem.correct)), 1.0)
 
 
 def documents(problem: Problem, template: Template, r: random.Random) -> list[list[Segment]]:
-    """All of a problem's documents; every second problem has a listing."""
-    found = [demonstration(problem, template, r), review(problem, template), verdicts(problem, template)]
-    return [*found, listing(problem, template)] if r.random() < 0.5 else found
+    return [demonstration(problem, template, r), review(problem, template), listing(problem, template)]
 
 
 def opening(problem: Problem, template: Template) -> str:
@@ -156,13 +145,9 @@ def fix_call(edit: Edit) -> str:
     return written_call("edit", {"line": str(edit.line), "text": edit.text})
 
 
-def _question(problem: Problem, question: str) -> str:
-    return f"{problem.statement}\n{numbered(NEWLINE.join(problem.buggy))}\n{question}"
-
-
-def _exchange(template: Template, question: str, answer: list[Segment]) -> list[Segment]:
+def _exchange(template: Template, question: str, answer: str, weight: float) -> list[Segment]:
     prompt = template.render([{"role": "user", "content": question}], TOOLS, add_generation_prompt=True)
-    return [Segment(prompt, CONTEXT_WEIGHT), *answer, Segment("<|im_end|>", 1.0)]
+    return [Segment(prompt, CONTEXT_WEIGHT), Segment(f"{answer}<|im_end|>", weight)]
 
 
 def _finish(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -43,7 +43,6 @@ class Run:
     workers: int
     steps: int
     problems: int
-    layers: int
     experts: int
     width: int
     muon_rate: float = 0.02
@@ -112,11 +111,10 @@ class Probe:
         self._rows: list[tuple[list[int], list[int]]] = []
         for index in range(count):
             problem = draw("heldout", index)
-            question, line, *text = corpus.review(problem, template)
+            question, answer = (tokens.encode(segment.text).ids for segment in corpus.review(problem, template))
             opening = tokens.encode(corpus.opening(problem, template)).ids
             self._rows += [(opening, tokens.encode(corpus.fix_call(problem.fix)).ids),
-                           (tokens.encode(question.text).ids, tokens.encode(line.text).ids),
-                           (encode(tokens, [question, line]).ids, encode(tokens, text).ids)]
+                           (question, answer[:1]), (question + answer[:1], answer[1:])]
 
     @torch.no_grad()
     def measure(self, model: Qwen3) -> dict[str, float]:
@@ -135,7 +133,7 @@ def work(rank: int, run: Run, tokenizer_json: str) -> None:
     torch.set_num_threads(1)
     tokens = Tokenizer.from_str(tokenizer_json)
     config = Qwen3Config(
-        vocab_size=tokens.get_vocab_size(), num_hidden_layers=run.layers, num_experts=run.experts, moe_intermediate_size=run.width,
+        vocab_size=tokens.get_vocab_size(), num_experts=run.experts, moe_intermediate_size=run.width,
         intermediate_size=run.width, max_position_embeddings=MAX_CONTEXT,
         eos_token_id=tokens.token_to_id(tokenizer.TURN_END), pad_token_id=tokens.token_to_id(tokenizer.END_OF_TEXT),
     )
@@ -171,9 +169,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write, in Hugging Face form")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each; part of the recipe")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=1400)
     parser.add_argument("--problems", type=int, default=16, help="problems of each worker in a step")
-    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=8, help="0: dense")
     parser.add_argument("--width", type=int, default=128, help="width of an expert, or of the dense MLP")
     parser.add_argument("--port", type=int, default=29511)

@@ -1,7 +1,7 @@
 """A model's weights and gradients as one vector each, and Adam on them.
 
-Parameters are views of the vector, so that gradients can be added up over ranks, clipped and applied at once. Matrices come
-first, vectors (norms) last: weight decay is for matrices. The vectors of all ranks' gradients lie in one file of a
+Parameters are views of the vector, so that gradients can be added up over ranks, clipped and applied at once. Matrices
+come first, vectors (norms) last: weight decay is for matrices. The vectors of all ranks' gradients lie in one file of a
 folder they share; each writes its own row and, once all have, adds up all rows in the same order.
 """
 
@@ -21,8 +21,8 @@ from .config import TorchTrainerConfig
 
 
 class FlatWeights:
-    """``values`` and ``gradient`` [size], over the parameters of ``model``, and Adam's averages; ``step`` counts updates.
-    Adam is written out here: importing torch's costs more than all updates of a short run."""
+    """``values`` and ``gradient`` [size], over the parameters of ``model``, and Adam's averages; ``step`` counts
+    updates. Adam is written out here: importing torch's costs more than all updates of a short run."""
 
     def __init__(self, model: Qwen3, config: TorchTrainerConfig) -> None:
         self.model = model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from grpo_bench.contract import BatchError, Floats, LossSettings, TensorSpec, Tr
 from grpo_bench.steps import positive_tokens
 from grpo_bench.steps.transport import send_tensors
 from grpo_bench.steps.update import combine_metrics, policy_loss
-from grpo_bench_model_qwen3 import Packed, Qwen3, assign, hf_views, load, load_tensors, log_probabilities, pack, save
+from grpo_bench_model_qwen3 import Qwen3, assign, hf_views, load, load_tensors, log_probabilities, pack, save
 
 from .config import TorchTrainerConfig
 from .schedule import learning_rate
@@ -28,6 +29,29 @@ from .shares import Part, share
 from .weights import FlatWeights, SharedGradients
 
 _OPTIMIZER_FILE = "trainer.safetensors"
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """Flat indices [m] of a part's sampled tokens, the row of each within the part, their log-probabilities [m]."""
+
+    at: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Forward passes with their gradients still to come, of one batch under the weights after ``step`` updates."""
+
+    step: int
+    batch: TrainBatch
+    forwards: list[_Forward]
+
+    def serves(self, step: int, batch: TrainBatch) -> bool:
+        mine = self.batch
+        return step == self.step and all(np.array_equal(a, b) for a, b in (
+            (mine.ids, batch.ids), (mine.offsets, batch.offsets), (mine.token_mask, batch.token_mask)))
 
 
 class TrainerWorker:
@@ -42,24 +66,31 @@ class TrainerWorker:
         self._checkpoint: str = config["checkpoint"]
         self._rank, self._ranks, self._clock = context.rank, context.size, context.clock
         self._weights = FlatWeights(load(self._checkpoint), self._config)
-        self._gradients = SharedGradients(context.rendezvous, context.rank, context.size, self._weights.gradient.numel())
+        self._gradients = SharedGradients(context.rendezvous, context.rank, context.size, len(self._weights.gradient))
         self._reference: Qwen3 | None = None
+        self._kept: _Kept | None = None
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(name, tuple(view.shape), "float32") for name, view in hf_views(self._weights.model).items())
+        views = hf_views(self._weights.model)
+        return tuple(TensorSpec(name, tuple(view.shape), "float32") for name, view in views.items())
 
     async def log_probabilities(self, batch: TrainBatch,
                                 weights: Literal["current", "reference"]) -> tuple[npt.NDArray[np.int64], Floats]:
         """Flat indices [m] of the sampled tokens in this rank's rows, and their log-probabilities [m]."""
         model = self._weights.model if weights == "current" else self._reference_model()
+        keep = self._config.reuse_forward and weights == "current"
+        self._kept = None
         at, values = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+        forwards = []
         for part in self._parts(batch):
-            ids, wanted = batch.ids[part.tokens], np.flatnonzero(batch.token_mask[part.tokens])
-            with torch.inference_mode():
-                found = log_probabilities(model, self._pack(ids, part), ids, wanted, self._temperature)
-            at.append(part.tokens[wanted])
-            values.append(found.numpy())
+            with torch.set_grad_enabled(keep):
+                forward = self._forward(model, batch, part)
+            at.append(forward.at)
+            values.append(forward.values.detach().numpy())
+            forwards.append(forward)
             await asyncio.sleep(0)
+        if keep:
+            self._kept = _Kept(self._weights.step, batch, forwards)
         return np.concatenate(at), np.concatenate(values)
 
     async def accumulate(self, batch: TrainBatch) -> dict[str, float]:
@@ -67,8 +98,11 @@ class TrainerWorker:
         self._weights.gradient.zero_()
         positive = positive_tokens(batch)
         metrics = []
+        kept, self._kept = self._kept, None
+        forwards = kept.forwards if kept is not None and kept.serves(self._weights.step, batch) else None
         for part in self._parts(batch):
-            metrics.append(self._backward(batch, part, positive))
+            forward = forwards.pop(0) if forwards is not None else self._forward(self._weights.model, batch, part)
+            metrics.append(self._backward(batch, part, forward, positive))
             await asyncio.sleep(0)
         self._gradients.publish(self._weights.gradient)
         return combine_metrics(metrics)
@@ -97,6 +131,7 @@ class TrainerWorker:
             self._weights.save_optimizer(folder / _OPTIMIZER_FILE)
 
     def load(self, folder: Path) -> None:
+        self._kept = None
         assign(self._weights.model, load_tensors(folder))
         self._weights.load_optimizer(folder / _OPTIMIZER_FILE)
 
@@ -107,20 +142,22 @@ class TrainerWorker:
         return share(batch, rank=self._rank, ranks=self._ranks, batch_tokens=self._config.batch_tokens,
                      share_prefixes=self._config.share_prefixes)
 
-    def _pack(self, ids: npt.NDArray[np.int32], part: Part) -> Packed:
-        return pack(ids, part.offsets, share_prefixes=self._config.share_prefixes)
-
-    def _backward(self, batch: TrainBatch, part: Part, positive: float) -> Mapping[str, torch.Tensor]:
+    def _forward(self, model: Qwen3, batch: TrainBatch, part: Part) -> _Forward:
         ids, wanted = batch.ids[part.tokens], np.flatnonzero(batch.token_mask[part.tokens])
-        packed = self._pack(ids, part)
-        at = part.tokens[wanted]
-        cur = log_probabilities(self._weights.model, packed, ids, wanted, self._temperature)
+        packed = pack(ids, part.offsets, share_prefixes=self._config.share_prefixes)
         row = np.repeat(np.arange(len(part.rows)), np.diff(part.offsets))[wanted]
+        return _Forward(part.tokens[wanted], row, log_probabilities(model, packed, ids, wanted, self._temperature))
+
+    def _backward(self, batch: TrainBatch, part: Part, forward: _Forward,
+                  positive: float) -> Mapping[str, torch.Tensor]:
+        at = forward.at
         prev, ref = batch.prev_log_probabilities, batch.reference_log_probabilities
         result = policy_loss(
-            cur, torch.from_numpy(row), gen=torch.from_numpy(batch.gen_log_probabilities[at]),
-            prev=None if prev is None else torch.from_numpy(prev[at]), ref=None if ref is None else torch.from_numpy(ref[at]),
-            advantages=torch.from_numpy(batch.advantages[part.rows]), rewards=torch.from_numpy(batch.rewards[part.rows]),
+            forward.values, torch.from_numpy(forward.row), gen=torch.from_numpy(batch.gen_log_probabilities[at]),
+            prev=None if prev is None else torch.from_numpy(prev[at]),
+            ref=None if ref is None else torch.from_numpy(ref[at]),
+            advantages=torch.from_numpy(batch.advantages[part.rows]),
+            rewards=torch.from_numpy(batch.rewards[part.rows]),
             sample_mask=torch.from_numpy(batch.sample_mask[part.rows]), n_tokens=batch.n_tokens,
             n_sequences=batch.n_sequences, n_positive_tokens=positive, settings=self._loss)
         result.loss.backward()

@@ -1,6 +1,7 @@
 """The task side: families of small programs, faults, tests and splits, all made from a seed."""
 
-from .generate import FAMILIES, SOLUTION, VISIBLE_TEST, Problem, as_task, draw, make_task, tasks
+from .families import FAMILIES
+from .generate import SOLUTION, VISIBLE_TEST, Problem, as_task, draw, make_task, tasks
 from .grammar import Edit
 from .structure import SPLITS, bucket, structure
 

@@ -283,6 +283,3 @@ class Span(Family):
 
     def arguments(self, r: random.Random) -> list[Any]:
         return [r.randint(3, 8), r.randint(0, 6)]
-
-
-NUMBER_FAMILIES = (Branches, Labels, Range, Countdown, Digits, Formula, Repeat, Span)

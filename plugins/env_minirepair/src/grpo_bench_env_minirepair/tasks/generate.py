@@ -17,14 +17,11 @@ from typing import Any
 
 from grpo_bench.contract.values import Task
 
-from .families_lists import LIST_FAMILIES
-from .families_numbers import NUMBER_FAMILIES
-from .families_text import TEXT_FAMILIES
+from .families import FAMILIES
 from .grammar import Edit, Family, single_change
 from .pieces import FUNCTIONS
 from .structure import SPLITS, bucket
 
-FAMILIES: tuple[Family, ...] = tuple(family() for family in (*LIST_FAMILIES, *NUMBER_FAMILIES, *TEXT_FAMILIES))
 SOLUTION = "solution.py"
 VISIBLE_TEST = "visible_test.py"
 HIDDEN_TESTS = 12
