@@ -140,6 +140,9 @@ class Policy:
     def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> Session:
         return Session(self.script)
 
+    def release(self, rollout_id: str) -> None:
+        LOG.append(f"{rollout_id} released")
+
     async def close(self) -> None:
         LOG.append("policy closed")
 
@@ -200,7 +203,8 @@ def test_a_rollout_that_goes_well() -> None:
     assert (trajectory.sampled_tokens, trajectory.versions) == (3, (4,))
     assert set(trajectory.durations) == {"queue", "sandbox_start", "generate", "environment", "score"}
     assert trajectory.durations["environment"] == 5.0
-    assert LOG == ["started", "session closed", "sandbox closed", "policy closed", "environment closed"]
+    assert LOG == ["started", "session closed", "r1 released", "sandbox closed", "policy closed",
+                       "environment closed"]
 
 
 @pytest.mark.parametrize(("script", "end", "reward"), [

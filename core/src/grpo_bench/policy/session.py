@@ -88,7 +88,7 @@ class Policy:
         self._tell(self.client.abort(request_id))
 
     def release(self, rollout_id: str) -> None:
-        """Tell the generator that a rollout is over, without waiting."""
+        """Tell the generator that a rollout asks no more, without waiting."""
         self._tell(self.client.release(rollout_id))
 
     def _tell(self, call: Coroutine[Any, Any, None]) -> None:
@@ -163,7 +163,8 @@ class Session:
 
     def close(self) -> RolloutRecord:
         """End the rollout; a call in flight is cancelled."""
-        self._end()
+        self._supersede()
+        self._closed = True
         self._record.note_request(self._policy.clock.monotonic())
         sequences = self._record.sequences()
         counters = {**self._counters, "split_sequences": self._record.splits, "retried_turns": self._record.retried}
@@ -173,13 +174,8 @@ class Session:
 
     async def abort(self) -> None:
         """End the rollout without a record."""
-        self._end()
-
-    def _end(self) -> None:
         self._supersede()
-        if not self._closed:
-            self._closed = True
-            self._policy.release(self.rollout_id)
+        self._closed = True
 
     async def _turn(self, prompt: Prompt, room: int, tools: Sequence[Mapping[str, Any]]) -> Completion:
         """Sample one reply, record it, take it apart."""

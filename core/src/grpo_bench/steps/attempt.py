@@ -61,6 +61,10 @@ class Policy(Protocol):
 
     def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> PolicySession: ...
 
+    def release(self, rollout_id: str) -> None:
+        """The rollout asks no more; does not wait."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -192,6 +196,7 @@ class Attempt:
             raised = error
         finally:
             record = self._record = session.close()
+            self._parts.policy.release(self._rollout_id)
             self._charge("generate", record.generate_s)
             self._charge("environment", self._parts.clock.monotonic() - started - record.generate_s)
         if record.error is not None:
