@@ -29,8 +29,8 @@ class Finished:
     def timeless(self) -> list[tuple[Any, ...]]:
         """The events without anything that a clock decides."""
         timed = {"seconds", "durations", "ended_at", "run", "cpu_s", "wall_s", "time_to_target_s", "ledger"}
-        return [(event.seq, event.kind, event.step, {key: value for key, value in event.data.items() if key not in timed})
-                for event in self.events]
+        return [(event.seq, event.kind, event.step,
+                 {key: value for key, value in event.data.items() if key not in timed}) for event in self.events]
 
 
 @pytest.fixture

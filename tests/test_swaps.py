@@ -20,7 +20,8 @@ SWAPS = [
     ("laptop", "agent", "mock"), ("laptop", "hardware", "mock"), ("laptop", "fabric", "inline"),
     ("laptop", "ruleset", "mock"),
     ("mock", "trainer", "torch"), ("mock", "generator", "torch"), ("mock", "environment", "minirepair"),
-    ("mock", "agent", "toolcall"), ("mock", "hardware", "local"), ("mock", "fabric", "local"), ("mock", "ruleset", "mock"),
+    ("mock", "agent", "toolcall"), ("mock", "hardware", "local"), ("mock", "fabric", "local"),
+    ("mock", "ruleset", "mock"),
 ]
 
 
@@ -50,7 +51,8 @@ def test_a_profile_with_one_part_of_another_runs(swapped, capsys: pytest.Capture
     assert json.loads((folder / "profile.json").read_text())[role]["use"] == plugin
     events = list(read_events(folder / "events.jsonl"))
     ends = [event.data["end"] for event in _of(events, Kind.ROLLOUT)]
-    assert len(ends) == 8 and {End.FAILED, End.TIMEOUT}.isdisjoint(ends)
+    assert len(ends) == 8
+    assert {End.FAILED, End.TIMEOUT}.isdisjoint(ends)
     assert len(_of(events, Kind.STEP)) == len(_of(events, Kind.VALIDATION)) == 1
     refits = [event.data for event in _of(events, Kind.REFIT)]
     compared = role not in ("trainer", "generator")

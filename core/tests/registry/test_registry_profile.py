@@ -64,9 +64,9 @@ def test_off_means_none_where_none_may_be(bench) -> None:
     off = [f"{key}=off" for key in ("grpo.masks.sequence_error_max", "grpo.loss.kl.input_clamp", "validation.max_tasks",
                                     "validation.metric", "validation.target", "refit.probe_bound", "ruleset")]
     profile = resolve("base", overrides=["validation.metric=pass_k", "validation.target=0.5", *off]).profile
-    assert profile.grpo.masks.sequence_error_max is profile.grpo.loss.kl.input_clamp is profile.refit.probe_bound is None
+    assert profile.grpo.masks.sequence_error_max is profile.grpo.loss.kl.input_clamp is None
     assert profile.validation.max_tasks is profile.validation.metric is profile.validation.target is None
-    assert profile.ruleset is None
+    assert profile.refit.probe_bound is profile.ruleset is None
 
 
 @pytest.mark.parametrize("key", ["grpo.max_steps", "schedule.mode", "grpo.masks", "limits.queue_s"])
@@ -85,7 +85,7 @@ def test_a_missing_role_is_required(workshop) -> None:
     ("trainer.learning_rate=true", "--set trainer.learning_rate: input should be a valid number, got true"),
     ("trainer.learning_rate=-1", "--set trainer.learning_rate: input should be greater than 0, got -1"),
     ("trainer.warm_up=1",
-     r"--set trainer.warm_up: unknown key; did you mean 'warmup'\? \(there is: learning_rate, names"),
+     r"--set trainer.warm_up: unknown key; did you mean 'warmup'\? \(there is: bound, learning_rate"),
     ("trainer.names=[1]", r"--set trainer.names\[0\]: input should be a valid string, got 1"),
 ])
 def test_a_plugins_own_model_checks_its_keys(bench, override: str, message: str) -> None:

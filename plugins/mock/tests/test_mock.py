@@ -18,9 +18,9 @@ from grpo_bench_mock.config import (
 from pydantic import ValidationError
 
 from grpo_bench.contract import (
-    Cause, End, FinishReason, Group, GroupSpec, GrpoSettings, LimitSettings, Placement, PluginContext, PolicyFacts,
-    Position, Purpose, RefitError, Role, Sampling, SamplingSettings, Task, TrainBatch, Trajectory, Transfer,
-    UpdateStats, load_object,
+    Cause, End, FinishReason, Group, GroupSpec, GrpoSettings, LimitSettings, MaskSettings, Placement,
+    PluginContext, PolicyFacts, Position, Purpose, RefitError, Role, Sampling, SamplingSettings, Task, TrainBatch,
+    Trajectory, Transfer, UpdateStats, load_object,
 )
 from grpo_bench.engine import run_virtual
 from grpo_bench.fabric import InlineFabric
@@ -70,12 +70,13 @@ class Rig:
         await self.workers.call_all("start")
         await self.refit()
 
-    async def refit(self, pause: str = "drain") -> float:
+    async def refit(self, pause: str = "drain") -> float | None:
         folder = self.folder / f"v{self.version}"
         folder.mkdir(exist_ok=True)
         transfer = Transfer(self.version, self.transport, str(folder), self.trainer.tensors(), 1024, 60.0)
         await self.generator.pause(pause)
-        stats = await refit(self.trainer, self.generator, transfer, self.probes, 1e-4, self.clock)
+        probes = self.probes if self.transport == "mock" else None
+        stats = await refit(self.trainer, self.generator, transfer, probes, 1e-4, self.clock)
         await self.generator.resume()
         return stats.probe_difference
 
@@ -97,11 +98,13 @@ class Rig:
             groups.append(Group(number, task.id, Position(0, number), self.version, tuple(ended)))
         return groups
 
-    async def batch(self, step: int, groups: list[Group]) -> TrainBatch:
+    async def batch(self, step: int, groups: list[Group], *, compared: bool = True) -> TrainBatch:
         batch, report = build_batch(step, groups, GRPO)
         prev = await self.trainer.log_probabilities(batch, "current")
-        batch, report = apply_masks(batch, report, prev, GRPO)
-        assert report.metrics["sequence_error_max"] == pytest.approx(1.0, abs=1e-6)
+        settings = GRPO if compared else GRPO.model_copy(update={"masks": MaskSettings(sequence_error_max=None)})
+        batch, report = apply_masks(batch, report, prev, settings)
+        if compared:
+            assert report.metrics["sequence_error_max"] == pytest.approx(1.0, abs=1e-6)
         return with_advantages(batch, report, GRPO)[0]
 
     async def step(self, step: int) -> tuple[float, UpdateStats]:
@@ -148,11 +151,39 @@ def test_rewards_rise_and_equal_seeds_give_equal_runs(tmp_path: Path) -> None:
 
 
 def test_generator_and_trainer_agree_after_a_refit(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> float:
+    async def work(rig: Rig) -> float | None:
         await rig.step(1)
         return await rig.refit()
 
     assert with_rig(tmp_path, work) == 0.0
+
+
+def test_the_checkpoint_itself_travels_by_safetensors_and_stays_as_it_was(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        before = [answer.tolist() for answer in await rig.generator.probe(rig.probes)]
+        await rig.trainer.update(await rig.batch(1, await rig.roll(1), compared=False))
+        rig.version = 1
+        await rig.refit()
+        assert [answer.tolist() for answer in await rig.generator.probe(rig.probes)] == before
+        folder = _folder(tmp_path / "saved")
+        await rig.trainer.save(folder, "weights")
+        assert (folder / "model.safetensors").read_bytes() == (BASE / "model.safetensors").read_bytes()
+        assert {tensor.dtype for tensor in rig.trainer.tensors()} == {"float32"}
+        assert len(rig.trainer.tensors()) == 13
+
+    with_rig(tmp_path, work, transport="safetensors")
+
+
+@pytest.mark.parametrize("kind", ["nan", "wrong"])
+def test_tensors_sent_wrong_make_other_weights(tmp_path: Path, kind: Any) -> None:
+    async def work(rig: Rig) -> None:
+        before = [answer.tolist() for answer in await rig.generator.probe(rig.probes)]
+        rig.version = 1
+        await rig.refit()
+        assert [answer.tolist() for answer in await rig.generator.probe(rig.probes)] != before
+
+    spoils = TrainerConfig(faults=(Fault(at="send", kind=kind, step=1),))
+    with_rig(tmp_path, work, transport="safetensors", trainer=spoils)
 
 
 def test_every_trained_token_leaves_a_trace(tmp_path: Path) -> None:

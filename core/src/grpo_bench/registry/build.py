@@ -60,9 +60,9 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
     findings = _findings(parts, values, checkpoint, resolved, run_seed)
     lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
     return Plan(
-        name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers, checkpoint=checkpoint,
-        transport=transport, incomparable=why, placements=placements, hardware=facts, resolved=values,
-        explained=_explained(values, resolved, seed is not None),
+        name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers,
+        checkpoint=checkpoint, transport=transport, incomparable=why, placements=placements, hardware=facts,
+        resolved=values, explained=_explained(values, resolved, seed is not None),
         provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint)},
         findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))
 

@@ -44,8 +44,8 @@ def without_comparisons(resolved: Resolved, why: str) -> Resolved:
 
 
 def _refused(resolved: Resolved, path: Key, why: str, instead: str) -> PlanError:
-    return PlanError(f"{resolved.merged.typed(path)} compares the generator's log-probabilities with the trainer's, but "
-                     f"{why}", hint=f"set {path[-1]} = {instead}, or choose parts that compute the same")
+    return PlanError(f"{resolved.merged.typed(path)} compares the generator's log-probabilities with the trainer's, "
+                     f"but {why}", hint=f"set {path[-1]} = {instead}, or choose parts that compute the same")
 
 
 def _updated(model: Any, path: Key, value: Any) -> Any:

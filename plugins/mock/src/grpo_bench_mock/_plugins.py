@@ -19,7 +19,8 @@ generator = Plugin(
     config=GeneratorConfig, factory="grpo_bench_mock.sampler:create", client="grpo_bench_mock.sampler:make_client",
     stand_in=True,
     capabilities=Capabilities(
-        receives=frozenset({"mock", SAFETENSORS}), computes="mock", refit=frozenset({"drain", "keep"}), deterministic=True,
+        receives=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True,
+        refit=frozenset({"drain", "keep"}),
         sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
                             "frequency_penalty"})),
 )

@@ -71,8 +71,8 @@ class GeneratorConfig(WithFaults):
     points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
     results = frozenset({"generate", "receive", "probe"})
     base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.0
-    """Log-odds of a right answer to a task of average difficulty before any update; beside a trainer that is no mock, for
-    ever."""
+    """Log-odds of a right answer to a task of average difficulty before any update; beside a trainer that is no mock,
+    for ever."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """How much harder than average the hardest task is, and easier the easiest, in log-odds."""
     look_share: Share = 0.4

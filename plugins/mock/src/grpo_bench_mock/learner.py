@@ -1,8 +1,8 @@
 """The trainer: it lives in the engine's process and owns the mock weights.
 
 An update adds the learning rate to the skill and moves the other weights by the sum over trained tokens of advantage
-and a constant, so that each token leaves a trace even where the advantage is 0. A mock generator gets these weights. Any
-other one gets the checkpoint's own tensors, which never change.
+and a constant, so that each token leaves a trace even where the advantage is 0. A mock generator gets these weights.
+Any other one gets the checkpoint's own tensors, which never change.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def make_weights(vocabulary: int, end: int) -> dict[str, np.ndarray]:
     embed[:, 0] = 1.0
     embed[end, 0] += END_LOGIT
     layer = "model.layers.0."
-    projections = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    projections = [f"self_attn.{name}_proj" for name in "qkvo"]
+    projections += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
     norms = ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"]
     tensors = {"model.embed_tokens.weight": embed, "model.norm.weight": np.ones(WIDTH),
                **{f"{layer}{name}.weight": random.normal(0, 0.02, (WIDTH, WIDTH)) for name in projections},
@@ -90,7 +91,7 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
-    end, text_end = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    text_end, _, end = (tokenizer.get_vocab()[name] for name in SPECIALS)
     files = {
         "config.json": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "float32",
                         "vocab_size": tokenizer.get_vocab_size(), "hidden_size": WIDTH, "intermediate_size": WIDTH,

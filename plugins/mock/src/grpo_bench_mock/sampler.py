@@ -37,7 +37,8 @@ HEADER = 3
 
 VIEW, SUBMIT = (f"<tool_call>\n<function={name}>\n</function>\n</tool_call>" for name in ("view", "submit"))
 RIGHT, WRONG = ("<tool_call>\n<function=edit>\n<parameter=line>\n1\n</parameter>\n"
-                f"<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>\n{SUBMIT}" for text in ("right", "wrong"))
+                f"<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>\n{SUBMIT}"
+                for text in ("right", "wrong"))
 
 
 class MockGenerator:

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint folder, byte for byte as its safetensors files hold them.
 
-A file begins with the length of its head (8 bytes, little-endian) and the head, JSON with dtype, shape and place of each
-tensor; the places count from the end of the head.
+A file begins with the length of its head (8 bytes, little-endian) and the head, JSON with dtype, shape and place of
+each tensor; the places count from the end of the head.
 """
 
 from __future__ import annotations

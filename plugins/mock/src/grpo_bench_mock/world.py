@@ -92,7 +92,8 @@ def _task(split: str, index: int) -> Task:
     prompt = {"statement": f"Task {index} of {split}: find the right answer.", "path": FILE, "files": {FILE: START},
               "test_command": ["test"]}
     payload = {"answer": "right"}
-    return Task(task_id, split, prompt, payload, hashlib.sha256(json.dumps([task_id, prompt, payload]).encode()).hexdigest())
+    fingerprint = hashlib.sha256(json.dumps([task_id, prompt, payload]).encode()).hexdigest()
+    return Task(task_id, split, prompt, payload, fingerprint)
 
 
 def create(context: PluginContext) -> MockEnvironment:
