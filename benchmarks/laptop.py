@@ -1,7 +1,7 @@
 """The laptop profile, seeds 0 to 9, one after another: how many meet the target, how fast, and where the time goes.
 
-Takes about an hour on two cores, so it runs only where it is named: ``make bench ARGS=laptop``. A line per seed, whatever
-came of it; then the medians and the share of each phase.
+Takes long, so it runs only where it is named: ``make bench ARGS=laptop``. A line per seed, whatever came of it; then
+the medians and the share of each phase.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def run() -> Iterator[str]:
 
 
 def _run(seed: int, runs: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "grpo_bench", "run", "--profile", "laptop", "--seed", str(seed), "--runs",
-                           runs, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, "-m", "grpo_bench", "run", "--profile", "laptop", "--seed", str(seed),
+               "--runs", runs, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -25,8 +25,8 @@ def start_all(buffer: GroupBuffer) -> list[Ticket]:
 
 
 @settings(deadline=None)
-@given(data=st.data(), prompts=st.integers(1, 4), max_age=st.integers(0, 3), max_steps=st.integers(1, 8), tasks=st.integers(1, 9),
-       restore=st.booleans())
+@given(data=st.data(), prompts=st.integers(1, 4), max_age=st.integers(0, 3), max_steps=st.integers(1, 8),
+       tasks=st.integers(1, 9), restore=st.booleans())
 def test_every_prompt_is_consumed_once_in_order_within_the_age_bound(data, prompts, max_age, max_steps, tasks, restore):
     def fresh():
         return GroupBuffer(prompts_per_step=prompts, max_age=max_age, max_steps=max_steps, tasks=tasks)
@@ -34,7 +34,7 @@ def test_every_prompt_is_consumed_once_in_order_within_the_age_bound(data, promp
     buffer, consumed, running = fresh(), [], {}
     for version in range(max_steps):
         buffer.advance(version)
-        running |= {ticket: version for ticket in start_all(buffer)}
+        running |= dict.fromkeys(start_all(buffer), version)
         while not buffer.ready(version):
             assert running, "the step waits for prompts that nobody runs"
             ticket = data.draw(st.sampled_from(sorted(running, key=lambda item: item.group_id)))
@@ -43,7 +43,7 @@ def test_every_prompt_is_consumed_once_in_order_within_the_age_bound(data, promp
             sampled_at = data.draw(st.integers(0, started)) if stale else started
             if not buffer.finish(finished(ticket, sampled_at)):
                 assert ticket.target - sampled_at > max_age
-                running |= {again: version for again in start_all(buffer)}
+                running |= dict.fromkeys(start_all(buffer), version)
         groups = buffer.take(version)
         assert all(group.target - group.oldest_version <= max_age for group in groups)
         assert all(group.target == version for group in groups)
@@ -52,14 +52,15 @@ def test_every_prompt_is_consumed_once_in_order_within_the_age_bound(data, promp
             state = buffer.snapshot()
             buffer = fresh()
             buffer.restore(state)
-            running = {ticket: version + 1 for ticket in start_all(buffer)}
+            running = dict.fromkeys(start_all(buffer), version + 1)
             if version + 1 >= max_steps:
                 assert not running
     assert consumed == list(range(prompts * max_steps))
     assert not buffer.in_flight and not running
 
 
-@pytest.mark.parametrize(("max_age", "opened"), [(0, [[0], [1], [2]]), (1, [[0, 1], [2], []]), (2, [[0, 1, 2], [], []])])
+@pytest.mark.parametrize(("max_age", "opened"), [
+    (0, [[0], [1], [2]]), (1, [[0, 1], [2], []]), (2, [[0, 1, 2], [], []])])
 def test_targets_open_as_the_contract_says(max_age, opened):
     buffer = GroupBuffer(prompts_per_step=2, max_age=max_age, max_steps=3, tasks=100)
     for version, targets in enumerate(opened):

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from grpo_bench.contract import (
-    Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose, SamplingSettings, Task,
-    Trajectory, WorkerLost,
+    Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose, SamplingSettings,
+    Task, Trajectory, WorkerLost,
 )
 from grpo_bench.engine.clock import VirtualClock, run_virtual
 from grpo_bench.engine.recorder import Recorder
 from grpo_bench.engine.rollouts import RolloutPool, first_error
 
 TASK = Task("task", "train", {"statement": ""}, {}, "")
-SAMPLING = {purpose: SamplingSettings().stamp(purpose, stop_token_ids=(0,), max_context=64, seed=1) for purpose in Purpose}
+SAMPLING = {purpose: SamplingSettings().stamp(purpose, stop_token_ids=(0,), max_context=64, seed=1)
+            for purpose in Purpose}
 
 
 @dataclass
@@ -46,7 +47,8 @@ class Workers:
         if isinstance(answer, BaseException):
             raise answer
         failure = None if answer.is_sample else Failure(Cause.ENVIRONMENT, "broken")
-        return Trajectory(rollout_id, group_id, task.id, sampling.purpose, (), answer, 1.0 if answer.is_sample else None, failure)
+        reward = 1.0 if answer.is_sample else None
+        return Trajectory(rollout_id, group_id, task.id, sampling.purpose, (), answer, reward, failure)
 
     async def restart(self, rank):
         await asyncio.sleep(1)
@@ -70,7 +72,7 @@ def group(pool, name="g", size=4, purpose=Purpose.TRAIN):
 
 def test_a_group_has_its_rollouts_in_order_on_one_worker_and_each_is_an_event():
     async def body(pool, workers, events):
-        one, two = await asyncio.gather(group(pool, "a"), group(pool, "b", purpose=Purpose.VALIDATION))
+        one, _ = await asyncio.gather(group(pool, "a"), group(pool, "b", purpose=Purpose.VALIDATION))
         assert [trajectory.rollout_id for trajectory in one.trajectories] == ["a.0", "a.1", "a.2", "a.3"]
         assert (one.group_id, one.target, one.task_id) == (7, 3, "task")
         assert {rank for rank, name, _ in workers.calls if name[0] == "a"} == {0}

@@ -77,7 +77,8 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
         ("validation", f"{validation.max_tasks or 'all'} tasks x {validation.k} from step {validation.start_at} every "
                        f"{validation.period}"),
         ("target", goal),
-        ("weights", f"by {plan.transport}" + (f"; not checked after refits: {plan.incomparable}" if plan.incomparable else "")),
+        ("weights", f"by {plan.transport}"
+                    + (f"; not checked after refits: {plan.incomparable}" if plan.incomparable else "")),
         ("rollouts", f"workers {rollout.workers}, each with at most {plan.profile.limits.concurrency} in flight"),
         ("machine", ", ".join(f"{key} {value}" for key, value in plan.hardware.items())),
         ("seed", f"{plan.seed}" + (", deterministic" if plan.profile.deterministic else "")),

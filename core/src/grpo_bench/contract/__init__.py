@@ -1,36 +1,39 @@
 """What the parts say to each other: values, role protocols, settings, events, errors. No I/O, no torch."""
 
 from .errors import (
-    BatchError, Boundary, DeadlineExceeded, GrpoBenchError, InputError, Interrupted, PlanError, PluginError, RefitError,
-    RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
+    BatchError, Boundary, DeadlineExceeded, GrpoBenchError, InputError, Interrupted, PlanError, PluginError,
+    RefitError, RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
 )
 from .events import Kind, Phase
 from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
 from .observers import RunFacts, hookimpl
 from .plugin import API_VERSION, Capabilities, Plugin, load_object
 from .roles import (
-    Agent, Clock, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware, PluginContext, PolicyClient,
-    PolicyFacts, Reply, Role, Ruleset, Sandbox, Score, ToolCall, Trainer,
+    Agent, Clock, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware, PluginContext,
+    PolicyClient, PolicyFacts, Reply, Role, Ruleset, Sandbox, Score, ToolCall, Trainer,
 )
 from .settings import (
     AdvantageSettings, CheckpointSettings, GrpoSettings, KLSettings, LimitSettings, LossSettings, MaskSettings,
-    PolicySettings, RefitSettings, RolloutSettings, SamplingSettings, ScheduleSettings, Settings, TruncationSettings,
-    ValidationSettings,
+    PolicySettings, RefitSettings, RolloutSettings, SamplingSettings, ScheduleSettings, Settings,
+    TruncationSettings, ValidationSettings,
 )
 from .values import (
-    Cause, Doubles, End, Event, Failure, FinishReason, Floats, Group, Ids, Position, Purpose, RefitStats, Sample, Sampling, Status, Task,
-    TensorSpec, TokenSequence, TrainBatch, Trajectory, Transfer, Turn, UpdateStats, ValidationReport,
+    Cause, Doubles, End, Event, Failure, FinishReason, Floats, Group, Ids, Position, Purpose, RefitStats, Sample,
+    Sampling, Status, Task, TensorSpec, TokenSequence, TrainBatch, Trajectory, Transfer, Turn, UpdateStats,
+    ValidationReport,
 )
 
 __all__ = [
     "API_VERSION", "Address", "AdvantageSettings", "Agent", "BatchError", "Boundary", "Capabilities", "Cause",
-    "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Environment", "Event", "ExecResult", "FabricHandle", "Failure",
-    "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings",
-    "Hardware", "Ids", "InputError", "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Phase",
-    "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings",
-    "Position", "Purpose", "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role",
-    "RolloutSettings", "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling",
-    "SamplingSettings", "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec",
-    "TokenSequence", "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats", "ValidationReport",
-    "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "hookimpl", "load_object",
+    "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Environment", "Event", "ExecResult",
+    "FabricHandle", "Failure", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient", "Group",
+    "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted", "KLSettings",
+    "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Phase", "Placement", "PlanError", "Plugin",
+    "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "Purpose",
+    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
+    "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
+    "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence", "ToolCall",
+    "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "hookimpl",
+    "load_object",
 ]

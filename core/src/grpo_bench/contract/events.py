@@ -34,8 +34,8 @@ class Kind(StrEnum):
     PHASE = "phase"
     """The critical path goes over to another phase (phase)"""
     ROLLOUT = "rollout"
-    """A rollout ended (rollout_id, group_id, task_id, purpose, end, cause, message, reward, turns, sampled_tokens, versions, durations,
-    counters, attempt)"""
+    """A rollout ended (rollout_id, group_id, task_id, purpose, end, cause, message, reward, turns, sampled_tokens,
+    versions, durations, counters, attempt)"""
     GROUP = "group"
     """All rollouts of a training prompt ended (group_id, task_id, epoch, index, target, rewards, oldest_version)"""
     BATCH = "batch"

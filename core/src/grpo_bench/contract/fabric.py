@@ -49,7 +49,7 @@ class Address:
 
 class Remote(Protocol):
     """One worker, callable. An exception of the worker's method is raised here as PluginError (GrpoBenchErrors keep
-    their type); a dead worker raises WorkerLost; passing ``deadline_s`` raises DeadlineExceeded and cancels the call."""
+    their type); a dead worker raises WorkerLost; a call that passes ``deadline_s`` is cancelled: DeadlineExceeded."""
 
     @property
     def local(self) -> bool:
@@ -67,7 +67,8 @@ class WorkerGroup(Protocol):
 
     def address(self, rank: int) -> Address: ...
 
-    async def call(self, rank: int, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> Any: ...
+    async def call(self, rank: int, method: str, /, *args: Any, deadline_s: float | None = None,
+                   **kwargs: Any) -> Any: ...
 
     async def call_all(self, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> list[Any]:
         """Call on every worker at once; results by rank. The first failure cancels the others and is raised."""

@@ -20,7 +20,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known when a run starts: its id and folder, the resolved profile (JSON data), whether it can be scored."""
+    """What is known when a run starts: id, folder, the resolved profile (JSON data), whether it can be scored."""
 
     run: str
     folder: Path

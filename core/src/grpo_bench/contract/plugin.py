@@ -22,11 +22,12 @@ class Capabilities:
 
     trainer: ``sends`` (transports), ``deterministic``. generator: ``receives`` (transports), ``sampling`` (parameters
     it honours away from their neutral value: ``temperature``, ``top_p``, ``top_k``, ``min_p``, penalties), ``refit``
-    (``drain``, ``keep``), ``deterministic``. environment: ``splits`` (its task
-    lists), ``prompt`` (keys of Task.prompt), ``sandbox`` (``exec``, ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form`` (``in_process`` or ``program``).
+    (``drain``, ``keep``), ``deterministic``. environment: ``splits`` (its task lists), ``prompt`` (keys of
+    Task.prompt), ``sandbox`` (``exec``, ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form``
+    (``in_process`` or ``program``).
 
-    ``computes`` says whose log-probabilities a trainer or generator gives: ``policy`` those of the profile's policy, any
-    other name those of something else. Only where trainer and generator say the same are they compared.
+    ``computes`` says whose log-probabilities a trainer or generator gives: ``policy`` those of the profile's policy,
+    any other name those of something else. Only where trainer and generator say the same are they compared.
     """
 
     sends: frozenset[str] = frozenset()

@@ -202,7 +202,7 @@ class Score:
 
 
 class Environment(Protocol):
-    """Tasks, sandboxes and grading. The engine's process makes one for ``tasks``, each rollout worker one for the rest."""
+    """Tasks, sandboxes and grading. The engine's process makes one for ``tasks``, each rollout worker its own."""
 
     def tasks(self, split: str) -> Sequence[Task]: ...
 

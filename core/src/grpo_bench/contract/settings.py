@@ -80,7 +80,7 @@ class LossSettings(Settings):
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Bound c of the loss where the advantage is negative: at most -A c; None: none."""
     force_on_policy_ratio: bool = False
-    """Take the current policy as the previous one: the ratio is 1 and carries the gradient. Needs one update a rollout."""
+    """Take the current policy as the previous one: the ratio is 1, with the gradient. Needs one update a rollout."""
     importance_correction: bool = False
     """Weigh tokens by exp(prev - gen)."""
     truncation: TruncationSettings | None = None
@@ -117,8 +117,8 @@ class GrpoSettings(Settings):
             raise ValueError("generations_per_prompt = 1 leaves no others to compare with: every advantage would be 0; "
                              "take at least 2")
         if self.loss.kl.in_reward and self.loss.kl.penalty:
-            raise ValueError("loss.kl.in_reward takes the divergence out of the loss, and no environment here puts it into "
-                             "the reward; set loss.kl.penalty = 0 or in_reward = false")
+            raise ValueError("loss.kl.in_reward takes the divergence out of the loss, and no environment here puts it "
+                             "into the reward; set loss.kl.penalty = 0 or in_reward = false")
         return self
 
 
@@ -231,7 +231,8 @@ class RefitSettings(Settings):
     chunk_bytes: Count = 64 * 2**20
     """Bytes moved at a time."""
     probe_bound: Positive | None = 1e-4
-    """Largest difference of the probe's log-probabilities, trainer against generator; above it the run stops. None: measured only."""
+    """Largest difference of the probe's log-probabilities, trainer against generator; above it the run stops.
+    None: measured only."""
 
 
 class RolloutSettings(Settings):

@@ -232,8 +232,8 @@ class TrainBatch:
     ids [N], ``token_mask`` [N] (True on sampled tokens), ``gen_log_probabilities`` [N] (0 where not sampled),
     ``sample_mask`` [R], ``advantages`` [R], ``rewards`` [R], ``rollout`` [R] (index of the rollout a row belongs to),
     ``prev_log_probabilities`` [N] and ``reference_log_probabilities`` [N], None where no one needs them. ``n_tokens``
-    and ``n_sequences`` are the counts N_t and N_s of the contract over the WHOLE global batch; a trainer that splits the
-    batch keeps them.
+    and ``n_sequences`` are the counts N_t and N_s of the contract over the WHOLE global batch; a trainer that splits
+    the batch keeps them.
     """
 
     step: int

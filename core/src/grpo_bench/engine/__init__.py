@@ -5,6 +5,6 @@ from .clock import RealClock, VirtualClock, VirtualDeadlock, VirtualLoop, run_vi
 from .run import EXIT_CODES, Outcome, conduct, execute, make_folder
 
 __all__ = [
-    "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Ticket", "VirtualClock", "VirtualDeadlock", "VirtualLoop", "conduct",
-    "execute", "make_folder", "run_virtual",
+    "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Ticket", "VirtualClock", "VirtualDeadlock", "VirtualLoop",
+    "conduct", "execute", "make_folder", "run_virtual",
 ]

@@ -71,7 +71,8 @@ class Assembly:
         with self.attributed(Role.ENVIRONMENT):
             tasks = self.environment.tasks(split)
             if not len(tasks):
-                raise InputError(f"split {split!r} has no tasks", hint="see grpo.split and validation.split in the profile")
+                raise InputError(f"split {split!r} has no tasks",
+                                 hint="see grpo.split and validation.split in the profile")
         return tasks[:at_most] if at_most is not None else tasks
 
     @contextmanager
@@ -114,7 +115,8 @@ class Assembly:
             environment=self._worker_part(Role.ENVIRONMENT), agent=self._worker_part(Role.AGENT),
             client=plan.parts[Role.GENERATOR].descriptor.client or "", engines=engines, policy=_POLICY,
             policy_config={"folder": str(plan.checkpoint.checkpoint), "max_context": profile.policy.max_context,
-                           "enable_thinking": profile.policy.enable_thinking, "tool_parser": profile.policy.tool_parser},
+                           "enable_thinking": profile.policy.enable_thinking,
+                           "tool_parser": profile.policy.tool_parser},
             limits=profile.limits)
         placement = plan.placements.get("rollout", Placement())
         count = len(engines) if beside else profile.rollout.workers

@@ -60,7 +60,8 @@ class GroupBuffer:
             return None
         group_id = self._wanted.pop(0)
         self._in_flight.add(group_id)
-        return Ticket(group_id, self.position(group_id), group_id // self.prompts_per_step, self._attempts.get(group_id, 0))
+        target = group_id // self.prompts_per_step
+        return Ticket(group_id, self.position(group_id), target, self._attempts.get(group_id, 0))
 
     def finish(self, group: Group) -> bool:
         """Take in a finished group; False where it is too old and its prompt is wanted again."""
@@ -98,7 +99,8 @@ class GroupBuffer:
 
     def snapshot(self) -> dict[str, Any]:
         """All that :meth:`restore` needs, as values of the contract; prompts in flight become wanted ones."""
-        return {"next_target": self._next_target, "attempts": {str(key): value for key, value in self._attempts.items()},
+        attempts = {str(key): value for key, value in self._attempts.items()}
+        return {"next_target": self._next_target, "attempts": attempts,
                 "wanted": sorted(self._in_flight) + self._wanted,
                 "finished": [self._finished[key] for key in sorted(self._finished)]}
 

@@ -193,8 +193,8 @@ class Loop:
         if self._profile.schedule.in_flight == "drain":
             await self._pool.drain()
         with self._parts.attributed(Role.GENERATOR):
-            await self._within(self._parts.generator.pause(self._profile.schedule.in_flight), self._profile.limits.refit_s,
-                               "pausing the generator", "limits.refit_s")
+            pausing = self._parts.generator.pause(self._profile.schedule.in_flight)
+            await self._within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
 
     async def _refit(self) -> None:
         settings = self._profile.refit
@@ -205,7 +205,8 @@ class Loop:
         transfer = Transfer(version, self._parts.plan.transport, str(folder), self._parts.trainer.tensors(),
                             settings.chunk_bytes, self._profile.limits.refit_s)
         probes = None if self._parts.plan.incomparable else self._probes
-        stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound, self._clock)
+        stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
+                            self._clock)
         with self._parts.attributed(Role.GENERATOR):
             await self._parts.generator.resume()
         self._pool.open_gate()
@@ -230,18 +231,21 @@ class Loop:
         self.progress.report = report
         if met:
             self.progress.met_at_s = self._recorder.elapsed()
-        self._recorder.emit(Kind.VALIDATION, version=report.version, k=report.k, tasks=report.tasks, passed=report.passed,
-                            metrics=dict(report.metrics), standard_error=report.standard_error, seconds=report.seconds,
-                            ends=dict(report.ends), target_met=met)
+        self._recorder.emit(
+            Kind.VALIDATION, version=report.version, k=report.k, tasks=report.tasks, passed=report.passed,
+            metrics=dict(report.metrics), standard_error=report.standard_error, seconds=report.seconds,
+            ends=dict(report.ends), target_met=met)
         self._observers.validated(report, groups)
         return met
 
     async def _validate(self, step: int) -> tuple[ValidationReport, list[Group]]:
         started = self._clock.monotonic()
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._pool.group(
-                task, name=f"v{step}.{index}", group_id=index, position=Position(0, index), target=step,
-                size=self._profile.validation.k, purpose=Purpose.VALIDATION)) for index, task in enumerate(self._held_out)]
+            running = [
+                tasks.create_task(self._pool.group(
+                    task, name=f"v{step}.{index}", group_id=index, position=Position(0, index), target=step,
+                    size=self._profile.validation.k, purpose=Purpose.VALIDATION))
+                for index, task in enumerate(self._held_out)]
         groups = [task.result() for task in running]
         check_failed_share([trajectory for group in groups for trajectory in group.trajectories],
                            self._profile.limits.max_failed_share, step)
@@ -284,7 +288,8 @@ class Loop:
             async with asyncio.timeout(seconds):
                 return await work
         except TimeoutError:
-            raise DeadlineExceeded(f"{what} took longer than {seconds:g} s", hint=f"see {setting} in the profile") from None
+            raise DeadlineExceeded(f"{what} took longer than {seconds:g} s",
+                                   hint=f"see {setting} in the profile") from None
 
     def _random_probes(self) -> list[Ids]:
         facts = self._parts.plan.checkpoint

@@ -33,7 +33,8 @@ class Recorder:
         """Record one event of the current step. ``progress`` False does not count as movement for the watchdog."""
         if progress:
             self.moved_at = self._clock.monotonic()
-        event = Event(self._seq, self._clock.now_utc(), self.elapsed() if at_s is None else at_s, kind.value, self.step, data)
+        elapsed = self.elapsed() if at_s is None else at_s
+        event = Event(self._seq, self._clock.now_utc(), elapsed, kind.value, self.step, data)
         self._seq += 1
         self._deliver(event)
         return event

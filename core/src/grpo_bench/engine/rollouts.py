@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract import (
-    Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose, Sampling, Task,
-    Trajectory, WorkerGroup, WorkerLost,
+    Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose, Sampling,
+    Task, Trajectory, WorkerGroup, WorkerLost,
 )
 from .recorder import Recorder
 
@@ -25,8 +25,8 @@ _GRACE_S = 30.0
 class RolloutPool:
     """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose."""
 
-    def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling], recorder: Recorder,
-                 clock: Any) -> None:
+    def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling],
+                 recorder: Recorder, clock: Any) -> None:
         self._workers = workers
         self._limits = limits
         self._sampling = sampling
@@ -136,7 +136,7 @@ class RolloutPool:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The one error to report out of (nested) exception groups: ours before others, never a cancellation if avoidable."""
+    """The one error to report out of (nested) exception groups: ours before others, those before cancellations."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [first_error(item) for item in error.exceptions]

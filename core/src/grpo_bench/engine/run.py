@@ -35,7 +35,9 @@ from .rollouts import first_error
 from .watchdog import watch
 
 Display = Literal["progress", "quiet"]
-EXIT_CODES = {Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1, Status.INTERRUPTED: 130}
+EXIT_CODES = {
+    Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1, Status.INTERRUPTED: 130,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int
     """Run ``plan`` in a new folder under ``runs``; returns the process's exit code."""
     clock = RealClock()
     folder = make_folder(plan, runs, datetime.now(UTC))
-    outcome = asyncio.run(conduct(plan, folder, clock, display="progress" if progress else "quiet", json_output=json_output,
-                                  interruptible=True))
+    display: Display = "progress" if progress else "quiet"
+    outcome = asyncio.run(conduct(plan, folder, clock, display=display, json_output=json_output, interruptible=True))
     if outcome.error is not None:
         print(f"grpo-bench: {outcome.error}", file=sys.stderr)
     if json_output:
@@ -95,10 +97,11 @@ class _Conductor:
         self._log_file = (folder / "engine.log").open("a", buffering=1)
         self._logger = _logger(self._log_file, clock)
         self._tally = Tally()
-        watching = [(part.name, load_object(part.descriptor.factory)(bare_context(plan, part, folder, clock, self._logger)))
-                    for part in plan.observers]
+        watching = [(part.name, load_object(part.descriptor.factory)(
+            bare_context(plan, part, folder, clock, self._logger))) for part in plan.observers]
         self._observers = Observers(folder, observers=watching, display=display, json_output=json_output,
-                                    alarm=lambda name, message: self._recorder.alarm(name, message), logger=self._logger)
+                                    alarm=lambda name, message: self._recorder.alarm(name, message),
+                                    logger=self._logger)
         self._recorder = Recorder(clock, self._deliver)
         self._fabric_cpu_s = 0.0
         self._parts: Assembly | None = None
@@ -121,7 +124,8 @@ class _Conductor:
         try:
             status, sha256 = await self._interruptible(self._run_parts(restored), interruptible)
         except asyncio.CancelledError:
-            status, error = Status.INTERRUPTED, Interrupted("the run was interrupted", hint="its folder keeps what was done")
+            status = Status.INTERRUPTED
+            error = Interrupted("the run was interrupted", hint="its folder keeps what was done")
         except BaseException as raised:
             error = self._explain(first_error(raised))
         self._recorder.enter(Phase.SHUTDOWN)
@@ -129,8 +133,9 @@ class _Conductor:
         return self._end(status, error, sha256)
 
     async def _run_parts(self, restored: Restored | None) -> tuple[Status, str]:
-        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=self._plan.profile.policy.enable_thinking,
-                                 tool_parser=self._plan.profile.policy.tool_parser)
+        policy = self._plan.profile.policy
+        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
+                                 tool_parser=policy.tool_parser)
         self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
         await self._parts.start()
         store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)

@@ -30,7 +30,7 @@ class HostClock:
         self.monotonic: Callable[[], float] = asyncio.get_running_loop().time
 
     def now_utc(self) -> str:
-        return datetime.now(UTC).isoformat(timespec="microseconds")  # noqa: TID251 (this is the clock)
+        return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 class HostLogger(logging.LoggerAdapter[logging.Logger]):

@@ -52,6 +52,7 @@ def check_failed_share(trajectories: Sequence[Trajectory], limit: float, step: i
         raise RolloutShareExceeded(
             f"{summary.rollouts - summary.samples} of {summary.rollouts} rollouts ended without a sample, more than "
             f"the allowed share of {limit:g} (by cause: {causes or 'unknown'}){example}",
-            hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries", boundary=Boundary(step=step),
+            hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries",
+            boundary=Boundary(step=step),
         )
     return summary

@@ -1,8 +1,8 @@
 """An engine as a worker: an asyncio task runs batch steps while there is anything to run.
 
 Large batches are what makes sampling cheap, so requests run in *waves*. A rollout that got a reply and is not over is
-*away*: busy in its sandbox, about to ask again. Between waves the engine waits until few are away beside those that ask;
-while a wave runs, requests join it when they at least double the batch. Waiting ends early where nobody comes for
+*away*: busy in its sandbox, about to ask again. Between waves the engine waits until few are away beside those that
+ask; while a wave runs, requests join it when they at least double the batch. Waiting ends early where nobody comes for
 ``gather_s``.
 """
 
