@@ -20,6 +20,7 @@ def test_the_newest_checkpoint_is_restored_and_old_ones_are_pruned(tmp_path):
         write(store, step, probes=[np.arange(3, dtype=np.int32)])
         store.prune()
     restored = store.latest()
+    assert restored is not None
     assert restored.step == 6
     assert (restored.folder / "weights").read_bytes() == b"\x06"
     np.testing.assert_array_equal(restored.state["probes"][0], [0, 1, 2])
@@ -31,7 +32,9 @@ def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path):
     write(store, 1)
     half = store.begin("step-00002")
     (half / "weights").write_bytes(b"half")
-    assert store.latest().step == 1
+    restored = store.latest()
+    assert restored is not None
+    assert restored.step == 1
     again = store.begin("step-00002")
     assert list(again.iterdir()) == []
 

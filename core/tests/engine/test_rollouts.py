@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ class Workers:
         await asyncio.sleep(1)
 
 
-def pool_test(body, *, workers=None, **limits):
+def pool_test(body, *, workers: Any = None, **limits):
     """Run ``body(pool, workers, events)`` under virtual time."""
     workers = workers or Workers()
 

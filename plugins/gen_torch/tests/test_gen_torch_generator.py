@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from grpo_bench_gen_torch.client import make as make_client
 from grpo_bench_gen_torch.controller import make
 from grpo_bench_model_qwen3 import hf_views, save
 
-CLOCK = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
+CLOCK: Any = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
 
 
 @asynccontextmanager
@@ -64,7 +65,7 @@ async def ask(client, prompts, sampling, prefix=""):
         for index, prompt in enumerate(prompts)))
 
 
-def request(client, name, prompt, sampling, *, affinity="g", deadline_s=300):
+def request(client, name, prompt, sampling, *, affinity="g", deadline_s=300.0):
     return client.generate(name, prompt, sampling, stream=f"{name}/0", affinity=affinity, deadline_s=deadline_s)
 
 
@@ -77,7 +78,7 @@ async def until(made, reached):
 
 
 def test_descriptor_names_what_exists():
-    for target in (plugin.factory, plugin.client):
+    for target in (plugin.factory, str(plugin.client)):
         module, _, function = target.partition(":")
         assert callable(getattr(__import__(module, fromlist=[function]), function))
 

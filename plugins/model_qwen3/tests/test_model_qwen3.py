@@ -71,9 +71,14 @@ def test_logits_and_gradients_are_those_of_transformers(model, rows, tmp_path):
     model.zero_grad()
     (ours * weight).sum().backward()
     (expected * weight).sum().backward()
-    found = hf_views(model, lambda parameter: parameter.grad)
+    found = hf_views(model, gradient_of)
     for name, gradient in gradients_of(other).items():
         assert torch.allclose(found[name], gradient, atol=1e-5 * float(gradient.abs().max())), name
+
+
+def gradient_of(parameter):
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def gradients_of(other):

@@ -7,6 +7,7 @@ import logging
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from grpo_bench_trainer_torch.schedule import learning_rate
 from grpo_bench_trainer_torch.shares import cut, share
 from grpo_bench_trainer_torch.weights import FlatWeights
 
-CLOCK = SimpleNamespace(now_utc=lambda: "2030-01-01T00:00:00.000000+00:00")
+CLOCK: Any = SimpleNamespace(now_utc=lambda: "2030-01-01T00:00:00.000000+00:00")
 LOSS = LossSettings()
 
 
@@ -49,6 +50,7 @@ def make_batch(model, seed=0, rows=12, **change) -> TrainBatch:
     """Rows in groups of four that begin alike, each with two sampled spans."""
     rng = np.random.default_rng(seed)
     parts, mask = [], []
+    prompt = np.zeros(0, np.int64)
     for row in range(rows):
         if row % 4 == 0:
             prompt = rng.integers(0, 61, rng.integers(15, 30))
@@ -210,6 +212,7 @@ def test_reusing_the_forward_pass_changes_no_bit(checkpoint, tmp_path):
     batches = [make_batch(load(checkpoint), seed) for seed in (1, 2)]
 
     async def play(made):
+        stats = None
         for batch in batches:
             prev = await made.log_probabilities(batch, "current")
             stats = await made.update(replace(batch, prev_log_probabilities=prev))

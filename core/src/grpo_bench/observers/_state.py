@@ -99,8 +99,9 @@ class RunState:
 
     def _stepped(self, event: Event) -> None:
         self.step = event.step or 0
-        self.step_seconds = event.data["seconds"]
-        self._intervals.append(event.elapsed_s - self._stepped_s if self._intervals else self.step_seconds)
+        seconds: float = event.data["seconds"]
+        self.step_seconds = seconds
+        self._intervals.append(event.elapsed_s - self._stepped_s if self._intervals else seconds)
         if event.data["reward_mean"] is not None:
             self.rewards.append(event.data["reward_mean"])
         passed = event.elapsed_s - self._stepped_s
