@@ -137,8 +137,10 @@ def test_reply_without_a_call_ends_the_rollout():
     assert run(Policy(Reply("done", (), False, {})))[0] is End.COMPLETED
 
 
-def test_truncated_reply_ends_as_truncated():
-    assert run(Policy(Reply("", (), True, {})))[0] is End.TRUNCATED
+def test_a_reply_cut_off_is_the_last_word():
+    edit = call("edit", line="2", text="    return x + 1")
+    cut = Reply(edit.text, edit.tool_calls, True, edit.message)
+    assert run(Policy(cut)) == (End.COMPLETED, SOURCE)
 
 
 def test_turn_limit_ends_as_max_turns_with_the_edit_in_place():

@@ -2,8 +2,9 @@
 
 The first message holds the statement and the numbered file. The policy answers with tool calls: ``view`` shows the
 file as it stands, ``edit`` replaces a line, ``test`` runs the task's test command, ``submit`` ends the rollout. A
-failing test undoes the edits (where the settings say so) and tells the policy. A reply without a call is the policy's
-last word and ends the rollout too; a call that can't be carried out is answered with a short error.
+failing test undoes the edits (where the settings say so) and tells the policy. A reply without a call, or one cut off,
+is the policy's last word and ends the rollout too; a call that can't be carried out is answered with a short error.
+Whether it was the context that cut a reply is for the record to say, not for the agent.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ class ToolCallAgent:
         ]
         for _ in range(self._config.max_turns):
             reply = await policy.chat(messages, TOOLS)
-            if reply.truncated:
-                return End.TRUNCATED
-            if not reply.tool_calls:
+            if reply.truncated or not reply.tool_calls:
                 return End.COMPLETED
             messages.append(reply.message)
             for call in reply.tool_calls:
