@@ -1,10 +1,13 @@
 """The engine as a whole, with mock plugins, in virtual time."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from grpo_bench.contract import InputError, Kind, Phase, Status
+from grpo_bench.contract import InputError, Kind, Phase, Plugin, PluginError, Role, Status
+from grpo_bench.engine import conduct, run_virtual
+from grpo_bench.registry import Part, make_plan, resolve
 
 SMALL = ("grpo.max_steps=6", "grpo.prompts_per_step=4", "grpo.generations_per_prompt=3", "validation.period=3",
          "validation.metric=off", "validation.target=off")
@@ -107,6 +110,7 @@ def test_too_many_failed_rollouts_stop_the_run_with_the_cause(virtual):
     ('generator.faults=[{at = "receive", step = 1, kind = "raise"}]', "generator"),
     ('generator.faults=[{at = "receive", step = 1, kind = "wrong"}]', "refit.probe_bound"),
     ('generator.faults=[{at = "probe", step = 1, kind = "nan"}]', "refit.probe_bound"),
+    ('generator.faults=[{at = "resume", step = 1, kind = "hang"}]', "resuming the generator took longer"),
     ('generator.faults=[{at = "generate", kind = "hang"}]', "no reply within 300 s"),
 ])
 def test_a_part_that_fails_ends_the_run_in_bounded_time_with_a_message_that_names_it(virtual, fault, says):
@@ -116,6 +120,16 @@ def test_a_part_that_fails_ends_the_run_in_bounded_time_with_a_message_that_name
     assert says in str(run.outcome.error) or says in str(recorded), str(run.outcome.error)
     assert ended(run)["wall_s"] < 10 * 3600
     assert run.events[-1].kind == Kind.RUN_ENDED
+
+
+def test_an_observer_that_cannot_be_made_is_named(tmp_path):
+    plan = make_plan(resolve("mock", cwd=tmp_path))
+    broken = Plugin(name="broken", role=Role.OBSERVER, summary="", config=dict, factory="json:loads")
+    plan = replace(plan, observers=(Part(Role.OBSERVER, broken, {}, "none", "0", {}),))
+    with pytest.raises(PluginError, match=r"TypeError.*plugin broken, role observer"):
+        run_virtual(lambda clock: conduct(plan, tmp_path, clock))
+    assert "the observers cannot be made" in (log := (tmp_path / "engine.log").read_text())
+    assert "the JSON object must be" in log
 
 
 def test_a_silent_run_is_reported_with_what_it_waits_for(virtual):

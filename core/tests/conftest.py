@@ -64,6 +64,7 @@ OFFERED = {"splits": frozenset({"train", "validation"}), "prompt": frozenset({"p
 environment = make(Role.ENVIRONMENT, "steady", **OFFERED, describe=__name__ + ":facts")
 agent = make(Role.AGENT, "steady", prompt=frozenset({"statement", "path"}), sandbox=frozenset({"exec"}))
 picky = make(Role.AGENT, "picky", sandbox=frozenset({"spawn"}))
+program = make(Role.AGENT, "program", form="program")
 hardware = make(Role.HARDWARE, "steady", factory=__name__ + ":Machine")
 ruleset = make(Role.RULESET, "strict", factory=__name__ + ":Rules")
 broken_facts = make(Role.ENVIRONMENT, "broken", **OFFERED, describe=__name__ + ":nowhere")
@@ -71,7 +72,7 @@ broken_facts = make(Role.ENVIRONMENT, "broken", **OFFERED, describe=__name__ + "
 
 POINTS = {"trainer": {"steady": "trainer"}, "generator": {"steady": "generator", "deaf": "deaf", "canned": "canned"},
           "environment": {"steady": "environment", "broken": "broken_facts"},
-          "agent": {"steady": "agent", "picky": "picky"}, "hardware": {"steady": "hardware"},
+          "agent": {"steady": "agent", "picky": "picky", "program": "program"}, "hardware": {"steady": "hardware"},
           "ruleset": {"strict": "ruleset"}}
 
 REGISTRY = """

@@ -5,10 +5,9 @@ import resource
 from pathlib import Path
 from typing import Any
 
-import pluggy
 import pytest
 import structlog
-from grpo_bench.contract import Event, Group, GrpoBenchError, Kind, Position, RunFacts, hookimpl
+from grpo_bench.contract import Event, Group, GrpoBenchError, Kind, PluginError, Position, RunFacts, hookimpl
 from grpo_bench.observers import Observers, read_events
 
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
@@ -78,6 +77,30 @@ def test_an_alarm_that_becomes_an_event_reaches_everybody_in_order(tmp_path: Pat
     assert [item.kind for item in read_events(tmp_path)] == ["group", "alarm", "group"]
 
 
+def test_a_failure_before_the_first_event_is_reported_after_it(tmp_path: Path) -> None:
+    class Early:
+        @hookimpl
+        def run_started(self, run: RunFacts) -> None:
+            raise RuntimeError("too soon")
+
+    alarms: list[tuple[str, str]] = []
+    observers = watch(tmp_path, alarms, ("early", Early()))
+    observers.run_started(RunFacts("r", tmp_path, {}, True))
+    assert alarms == []
+    observers.event(event(0))
+    observers.close()
+    assert [message for _, message in alarms] == [
+        "observer early no longer watches: run_started raised RuntimeError: too soon"]
+
+
+def test_observers_of_one_name_all_watch(tmp_path: Path) -> None:
+    listeners = [Listener(), Listener(), Listener()]
+    observers = watch(tmp_path, [], ("same", listeners[0]), ("same", listeners[1]), ("report", listeners[2]))
+    observers.event(event(0))
+    observers.close()
+    assert [listener.heard for listener in listeners] == [[0]] * 3
+
+
 def test_a_run_that_cannot_be_recorded_stops(tmp_path: Path) -> None:
     listener = Listener()
     observers = watch(tmp_path, [], ("listener", listener))
@@ -109,7 +132,7 @@ def test_an_observer_with_a_hook_that_does_not_exist_is_refused(tmp_path: Path) 
         @hookimpl
         def evnt(self, event: Event) -> None: ...
 
-    with pytest.raises(pluggy.PluginValidationError, match="evnt"):
+    with pytest.raises(PluginError, match=r"evnt.*plugin misspelt, role observer"):
         watch(tmp_path, [], ("misspelt", Misspelt()))
 
 

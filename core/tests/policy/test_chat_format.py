@@ -90,6 +90,7 @@ def test_the_template_may_stand_in_the_tokenizer_config(write: Callable[..., Pat
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("tokenizer.json", None, "does not exist"),
+    ("tokenizer.json", "{}", r"tokenizer\.json is no tokenizer"),
     ("chat_template.jinja", None, "no chat template"),
     ("chat_template.jinja", "{% if %}", "line 1"),
     ("tokenizer_config.json", "{", "no JSON"),

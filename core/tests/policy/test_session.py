@@ -271,6 +271,15 @@ def test_a_generator_that_raises_is_told_to_abort_and_keeps_its_error(bench: Mak
     assert repr(record.error) == "RuntimeError('lost')"
 
 
+def test_a_full_context_after_an_error_is_no_error(bench: Make) -> None:
+    session = bench(RuntimeError("lost")).open(max_context=60)
+    with pytest.raises(RuntimeError, match="lost"):
+        asyncio.run(session.chat([USER], []))
+    assert asyncio.run(session.chat([{"role": "user", "content": "7" * 100}], [])).truncated
+    record = session.close()
+    assert (record.error, record.truncated) == (None, True)
+
+
 def test_a_cancelled_call_leaves_nothing(bench: Make) -> None:
     async def run() -> Any:
         b = bench(30, "late")
@@ -404,6 +413,7 @@ def test_text_parts_missing_content_and_developer_messages_are_understood(bench:
     ([{"role": "user", "content": [{"type": "image_url"}]}], "image_url"),
     ([{"role": "user", "content": 3}], "content"),
     ([{"role": "assistant", "tool_calls": [{"id": "x"}]}], r"function\.name"),
+    ([{"role": "assistant", "tool_calls": 3}], r"messages\[0\].*list"),
     ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}], "JSON object"),
     ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}], "JSON object"),
 ])

@@ -60,6 +60,8 @@ def test_workers_asked_for_reach_the_hardware(bench) -> None:
      "validation.split: environment 'steady' has no split 'validatoin'; did you mean 'validation'?"),
     (["agent.use=picky"],
      "agent 'picky' needs sandbox abilities spawn, which environment 'steady' does not offer; it offers exec"),
+    (["agent.use=program"],
+     "agent 'program' is a program that runs inside the sandbox, but environment 'steady' cannot spawn one"),
     (["deterministic=true"], "deterministic: generator 'steady' does not promise"),
     (["sampling.max_tokens=128"], "sampling.max_tokens: 128 tokens of one reply leave no room"),
     (["validation.metric=accuracy", "validation.target=0.5", "validation.start_at=11"], "no validation takes place"),

@@ -58,6 +58,19 @@ def test_a_tree_without_version_control_counts_as_changed(bench) -> None:
     lock = distribution_lock(["test-parts"])
     assert lock["sources"][str(bare)] == {"commit": None, "dirty": None}
     assert str(bare) in dirty_sources(lock)
+    assert any(f"git does not say which commit source tree {bare}" in reason
+               for reason in make_plan(resolve("base")).unscored)
+
+
+def test_caches_and_a_packaged_registry_do_not_change_the_hash(bench) -> None:
+    [module] = {path.parent for path in bench.site.glob("*/__init__.py")}
+    before = distribution_lock(["test-parts"])["distributions"]["test-parts"]
+    (module / "registry.toml").write_text("schema = 1")
+    (module / ".cache").mkdir()
+    (module / ".cache" / "file").write_text("x")
+    assert distribution_lock(["test-parts"])["distributions"]["test-parts"] == before
+    (module / "other.toml").write_text("schema = 1")
+    assert distribution_lock(["test-parts"])["distributions"]["test-parts"] != before
 
 
 def test_the_public_surface() -> None:

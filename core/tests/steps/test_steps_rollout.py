@@ -208,7 +208,7 @@ def test_a_rollout_that_goes_well() -> None:
 
 
 @pytest.mark.parametrize(("script", "end", "reward"), [
-    (Script(end=End.MAX_TURNS), End.MAX_TURNS, 1.0), (Script(end=End.TRUNCATED), End.TRUNCATED, 1.0),
+    (Script(end=End.MAX_TURNS), End.MAX_TURNS, 1.0), (Script(end=End.TRUNCATED), End.COMPLETED, 1.0),
     (Script(truncated=True), End.TRUNCATED, 1.0), (Script(close="raise"), End.COMPLETED, 1.0),
 ])
 def test_ends_that_are_samples_are_graded(script: Script, end: End, reward: float) -> None:

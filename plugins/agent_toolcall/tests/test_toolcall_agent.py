@@ -114,7 +114,8 @@ def test_long_result_is_cut_and_time_out_named():
 
 
 @pytest.mark.parametrize("arguments", [{}, {"line": "2"}, {"line": "0", "text": "x"}, {"line": "3", "text": "x"},
-                                       {"line": "two", "text": "x"}, {"line": "-1", "text": "x"}])
+                                       {"line": "two", "text": "x"}, {"line": "-1", "text": "x"},
+                                       {"line": "9" * 5000, "text": "x"}])
 def test_edit_that_cannot_be_made_is_an_error_and_changes_nothing(arguments):
     policy = Policy(call("edit", **arguments), call("submit"))
     assert run(policy)[1] == SOURCE

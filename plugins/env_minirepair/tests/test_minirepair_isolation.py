@@ -15,7 +15,7 @@ HERE = str(Path(__file__).resolve())
 HARMLESS = {
     "read a system file": "print('BROKEN' if open('/etc/passwd').read() else '')",
     "read the repository": f"print('BROKEN' if open({HERE!r}).read() else '')",
-    "list the root": "import os\nprint('BROKEN' if {'etc', 'home', 'tmp'} & set(os.listdir('/')) else '')",
+    "list the root": "import os\nprint('BROKEN' if {'etc', 'boot', 'sys'} & set(os.listdir('/')) else '')",
     "read proc": "print('BROKEN' if open('/proc/self/maps').read() else '')",
     "make a temporary file": "import os\nos.close(os.memfd_create('x'))\nprint('BROKEN')",
     "write a file": "import os\npath = '/dev/shm/grpo-bench-test'\nos.close(os.open(path, os.O_WRONLY | os.O_CREAT))\n"

@@ -44,6 +44,7 @@ def test_a_patch_in_gits_form_applies() -> None:
     "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n line 0\n-line 9\n+x\n",
     "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n line 0\n",
     "--- a/a.py\n+++ b/a.py\n@@ nonsense @@\n line 0\n",
+    f"--- a/a.py\n+++ b/a.py\n@@ -{'9' * 5000} +1 @@\n line 0\n",
     "--- a/a.py\n+++ b/a.py\n@@ -1,1 +1,1 @@\n*line 0\n",
     "@@ -1,1 +1,1 @@\n-line 0\n+x\n",
 ])

@@ -146,6 +146,15 @@ def test_an_isolation_that_is_refused_is_named(monkeypatch) -> None:
     launch.probe.cache_clear()
 
 
+def test_an_isolation_that_does_not_answer_is_a_reason(monkeypatch) -> None:
+    def hang(argv, **options):
+        raise subprocess.TimeoutExpired(argv, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(SandboxError, match="process: no answer within 60 s"):
+        launch.probe.__wrapped__("process")
+
+
 def test_a_machine_without_a_table_of_system_calls_falls_back_and_says_so(monkeypatch) -> None:
     """Then the kernel's limits alone keep a candidate from making processes, and its time is limited all the same."""
     other = "from inside import kernel\nkernel.MACHINE = 'riscv64'\nfrom inside.main"

@@ -320,3 +320,6 @@ def test_learning_rates_rise_and_fall():
 def test_schedules_without_an_end_are_refused():
     with pytest.raises(ValueError, match="decay_steps"):
         TorchTrainerConfig(schedule="cosine")
+    with pytest.raises(ValueError, match="min_learning_rate does nothing"):
+        TorchTrainerConfig(min_learning_rate=1e-4)
+    assert TorchTrainerConfig(learning_rate=1e-4, min_learning_rate=1e-4).schedule == "constant"

@@ -246,7 +246,8 @@ class PolicyClient(Protocol):
 
 
 class Agent(Protocol):
-    """Drives one task to its end. ``run`` returns COMPLETED, MAX_TURNS or TRUNCATED; anything else is an exception."""
+    """Drives one task to its end. ``run`` returns COMPLETED, MAX_TURNS or TRUNCATED; anything else is an exception.
+    A rollout counts as TRUNCATED where the record of the policy says so; without that, as COMPLETED."""
 
     async def run(self, task: Task, sandbox: Sandbox, policy: PolicyClient) -> End: ...
 

@@ -78,18 +78,8 @@ class Assembly:
     @contextmanager
     def attributed(self, role: Role, *, step: int | None = None, task: str | None = None) -> Iterator[None]:
         """Whatever is raised inside leaves as a GrpoBenchError that names this role's plugin."""
-        boundary = Boundary(plugin=self.plan.parts[role].descriptor.name, role=role.value, task=task, step=step)
-        try:
+        with crossing(Boundary(plugin=self.plan.parts[role].name, role=role.value, task=task, step=step)):
             yield
-        except GrpoBenchError as error:
-            if error.boundary == Boundary():
-                error.boundary = boundary
-            elif error.boundary.step is None:
-                error.boundary = replace(error.boundary, step=step)
-            raise
-        except Exception as error:
-            raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary,
-                              hint="the traceback is in the run's engine.log") from error
 
     async def _guarded(self, role: Role, work: Any) -> None:
         with self.attributed(role):
@@ -128,6 +118,22 @@ class Assembly:
         model = type(part.config)
         return PluginSpec(part.descriptor.worker_factory or "", f"{model.__module__}:{model.__qualname__}",
                           part.config.model_dump(mode="json"))
+
+
+@contextmanager
+def crossing(boundary: Boundary) -> Iterator[None]:
+    """Whatever is raised inside leaves as a GrpoBenchError with ``boundary``."""
+    try:
+        yield
+    except GrpoBenchError as error:
+        if error.boundary == Boundary():
+            error.boundary = boundary
+        elif error.boundary.step is None:
+            error.boundary = replace(error.boundary, step=boundary.step)
+        raise
+    except Exception as error:
+        raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary,
+                          hint="the traceback is in the run's engine.log") from error
 
 
 def bare_context(plan: Plan, part: Part, folder: Path, clock: Any, logger: Any) -> PluginContext:

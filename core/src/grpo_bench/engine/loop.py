@@ -208,7 +208,8 @@ class Loop:
         stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
                             self._clock)
         with self._parts.attributed(Role.GENERATOR):
-            await self._parts.generator.resume()
+            await self._within(self._parts.generator.resume(), self._profile.limits.refit_s, "resuming the generator",
+                               "limits.refit_s")
         self._pool.open_gate()
         shutil.rmtree(folder, ignore_errors=True)
         self._recorder.emit(Kind.REFIT, version=version, bytes=stats.bytes, seconds=stats.seconds,

@@ -21,12 +21,13 @@ from typing import Any, Literal
 import structlog
 
 from ..contract import (
-    GrpoBenchError, InputError, Interrupted, Kind, Phase, PluginError, RunFacts, RunFolderError, Status, load_object,
+    Boundary, GrpoBenchError, InputError, Interrupted, Kind, Phase, PluginError, RunFacts, RunFolderError, Status,
+    load_object,
 )
 from ..observers import Observers, Tally
 from ..policy import ChatFormat
-from ..registry import Plan
-from .assembly import Assembly, bare_context
+from ..registry import Part, Plan
+from .assembly import Assembly, bare_context, crossing
 from .checkpoints import CheckpointStore, Restored
 from .clock import RealClock
 from .loop import Loop
@@ -97,15 +98,24 @@ class _Conductor:
         self._log_file = (folder / "engine.log").open("a", buffering=1)
         self._logger = _logger(self._log_file, clock)
         self._tally = Tally()
-        watching = [(part.name, load_object(part.descriptor.factory)(
-            bare_context(plan, part, folder, clock, self._logger))) for part in plan.observers]
-        self._observers = Observers(folder, observers=watching, display=display, json_output=json_output,
-                                    alarm=lambda name, message: self._recorder.alarm(name, message),
-                                    logger=self._logger)
+        try:
+            self._observers = Observers(
+                folder, observers=[(part.name, self._observer(part)) for part in plan.observers], display=display,
+                json_output=json_output, alarm=lambda name, message: self._recorder.alarm(name, message),
+                logger=self._logger)
+        except GrpoBenchError as error:
+            self._logger.error("the observers cannot be made", exc_info=error)
+            self._log_file.close()
+            raise
         self._recorder = Recorder(clock, self._deliver)
         self._fabric_cpu_s = 0.0
         self._parts: Assembly | None = None
         self._transport_folder = Path(tempfile.mkdtemp(prefix="grpo-bench-", dir=_memory_folder()))
+
+    def _observer(self, part: Part) -> object:
+        context = bare_context(self._plan, part, self._folder, self._clock, self._logger)
+        with crossing(Boundary(plugin=part.name, role=part.role.value)):
+            return load_object(part.descriptor.factory)(context)
 
     def _deliver(self, event: Any) -> None:
         self._tally.add(event)

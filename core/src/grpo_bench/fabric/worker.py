@@ -10,7 +10,6 @@ loop is doing.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import faulthandler
 import io
 import logging
@@ -29,8 +28,6 @@ from ._host import Host
 from ._peer import Peer
 from ._proc import family, kill, table
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[0]))
@@ -41,13 +38,8 @@ def main(argv: list[str]) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=open(stacks, "a"), all_threads=True)  # noqa: SIM115
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    engine = os.getppid()
     threading.Thread(target=_die_with_engine, args=(control.fileno(), folder), name="lifeline", daemon=True).start()
     asyncio.run(_serve(control, endpoint))
-    if os.getppid() != engine:
-        _end_family(folder)
 
 
 def _die_with_engine(control: int, folder: str) -> None:

@@ -1,8 +1,9 @@
 """Everyone who watches a run, behind one object.
 
 The engine tells :class:`Observers` what happens; it tells the journal first, then the built-in observers and the
-plugins, in that order, through pluggy. An observer that raises is named in one alarm and hears nothing more; the run
-goes on without it. The journal alone is different: a run that cannot be recorded stops.
+plugins, in that order, through pluggy. An observer that raises is named in one alarm, after the run's first event at
+the earliest, and hears nothing more; the run goes on without it. The journal alone is different: a run that cannot be
+recorded stops.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import pluggy
 
-from ..contract import Event, Group, RunFacts, ValidationReport
+from ..contract import Boundary, Event, Group, PluginError, RunFacts, ValidationReport
 from ..contract.observers import PROJECT, ObserverHooks
 from .journal import Journal
 from .progress import Progress
@@ -48,7 +49,7 @@ class Observers:
         self.journal = Journal(folder)
 
     def run_started(self, run: RunFacts) -> None:
-        self._tell("run_started", run=run)
+        self._tell("run_started", report=False, run=run)
 
     def event(self, event: Event) -> None:
         """Record and show one event; raises only where it cannot be recorded."""
@@ -79,13 +80,18 @@ class Observers:
             self.journal.close()
 
     def _add(self, name: str, observer: object) -> None:
+        name = name if name not in self._observers else f"{name} #{len(self._observers)}"
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(ObserverHooks)
-        manager.register(observer, name)
-        manager.check_pending()
+        try:
+            manager.register(observer, name)
+            manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginError(str(error), boundary=Boundary(plugin=name, role="observer"),
+                              hint="hooks and their arguments are those of grpo_bench.contract.observers") from error
         self._observers[name] = manager
 
-    def _tell(self, hook: str, **what: Any) -> None:
+    def _tell(self, hook: str, *, report: bool = True, **what: Any) -> None:
         for name, manager in list(self._observers.items()):
             try:
                 getattr(manager.hook, hook)(**what)
@@ -93,7 +99,7 @@ class Observers:
                 raise
             except BaseException as error:
                 self._drop(name, hook, error)
-        while self._failed:
+        while report and self._failed:
             self._alarm("observer_failed", "observer {} no longer watches: {}".format(*self._failed.pop(0)))
 
     def _drop(self, name: str, hook: str, error: BaseException) -> None:

@@ -103,7 +103,11 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(f"{path} does not exist", hint="policy.checkpoint must name a folder in HF form")
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more specific
+        raise InputError(f"{path} is no tokenizer: {error}", hint="policy.checkpoint must name a folder in HF form"
+                         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     probe = " a\n b"

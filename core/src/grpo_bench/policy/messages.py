@@ -61,6 +61,8 @@ def _prepared(index: int, message: Mapping[str, Any], memory: CallMemory) -> Map
     ready: dict[str, Any] = {**message, "role": name, "content": _text(index, content)}
     ready.pop("tool_calls", None)
     if calls:
+        if not isinstance(calls, list | tuple):
+            raise ConversationError(f"messages[{index}]: tool_calls must be a list of calls")
         ready["tool_calls"] = [_call(index, call, memory) for call in calls]
     return ready
 

@@ -142,7 +142,7 @@ class Session:
             raise ConversationError("the conversation renders to no tokens")
         room = self._limit - len(prompt.ids)
         if room <= 0:
-            self._truncated = True
+            self._truncated, self._error = True, None
             return Completion(_reply(Parsed(""), (), truncated=True), len(prompt.ids), _NO_IDS, _NO_FLOATS)
         try:
             completion = await self._turn(prompt, room, tools)
@@ -171,11 +171,6 @@ class Session:
         return RolloutRecord(
             sequences, self._truncated, {name: count for name, count in counters.items() if count},
             sum(turn.generate_s for sequence in sequences for turn in sequence.turns), self._error)
-
-    async def abort(self) -> None:
-        """End the rollout without a record."""
-        self._supersede()
-        self._closed = True
 
     async def _turn(self, prompt: Prompt, room: int, tools: Sequence[Mapping[str, Any]]) -> Completion:
         """Sample one reply, record it, take it apart."""

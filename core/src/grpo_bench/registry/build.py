@@ -141,7 +141,8 @@ def _explained(values: Mapping[str, Any], resolved: Resolved, seed_given: bool) 
 
 def _unscored(parts: tuple[Part, ...], findings: tuple[Finding, ...], lock: Mapping[str, Any]) -> tuple[str, ...]:
     reasons = [f"{part.role.value} {part.name!r} is a stand-in" for part in parts if part.descriptor.stand_in]
-    reasons += [f"source tree {folder} has changes that no commit holds" for folder in dirty_sources(lock)]
+    reasons += [f"source tree {folder} has changes that no commit holds" if lock["sources"][folder]["dirty"] else
+                f"git does not say which commit source tree {folder} is" for folder in dirty_sources(lock)]
     reasons += [f"rule {finding.rule}: {finding.message}" for finding in findings if not finding.ok]
     return tuple(reasons)
 

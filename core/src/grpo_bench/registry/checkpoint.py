@@ -72,7 +72,7 @@ def _packaged(text: str, resolved: Resolved) -> Path:
     spec = find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise resolved.merged.error(_KEY, f"no package {module!r} is installed",
-                                    hint="the form is package:MODULE/FOLDER")
+                                    hint="install the distribution that brings it; the form is package:MODULE/FOLDER")
     return Path(spec.submodule_search_locations[0], inside)
 
 

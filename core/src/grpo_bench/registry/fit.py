@@ -84,6 +84,9 @@ def _check_agent(agent: Plugin, environment: Plugin) -> None:
         if needs - has:
             raise PlanError(f"agent {agent.name!r} needs {what} {_list(needs - has)}, which environment "
                             f"{environment.name!r} does not offer; it offers {_list(has)}")
+    if agent.capabilities.form == "program" and "spawn" not in offered.sandbox:
+        raise PlanError(f"agent {agent.name!r} is a program that runs inside the sandbox, but environment "
+                        f"{environment.name!r} cannot spawn one; it offers {_list(offered.sandbox)}")
 
 
 def _check_determinism(profile: Profile, descriptors: Descriptors) -> None:

@@ -71,7 +71,8 @@ def _find(role: Role, name: str, plugins: Sequence[Installed]) -> Installed:
                         hint="uninstall all but one")
     of_role = {plugin.name: plugin for plugin in plugins if plugin.role == role.value}
     if name not in of_role:
-        raise PlanError(f"no {role.value} plugin named {name!r} is installed{choices(name, of_role)}")
+        raise PlanError(f"no {role.value} plugin named {name!r} is installed{choices(name, of_role)}",
+                        hint="install the distribution that brings it, or choose one that is there")
     return of_role[name]
 
 

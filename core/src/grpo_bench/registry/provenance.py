@@ -1,7 +1,8 @@
 """What software a run is made of: versions and content hashes of every distribution that takes part, source trees.
 
 A hash covers names and bytes of a distribution's import packages as they lie on disk, so an edited file shows, and an
-editable install of equal sources has the hash of the wheel.
+editable install of equal sources has the hash of the wheel. The packaged registry is no part of it: a checkout keeps it
+elsewhere, and a run's resolved profile holds what it said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .installed import GROUP
+from .source import FILE_NAME
 
 CORE = "grpo-bench"
 
@@ -81,11 +83,17 @@ def _content_hash(found: Distribution) -> str:
     digest = hashlib.sha256()
     for folder in (folder for package in sorted(packages) for folder in _package_folders(package)):
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
-                name = file.relative_to(folder.parent).as_posix().encode()
+            inside = file.relative_to(folder)
+            if file.is_file() and inside != Path(FILE_NAME) and not any(map(_is_cache, inside.parts)):
+                name = (Path(folder.name, inside)).as_posix().encode()
                 content = hashlib.sha256(file.read_bytes()).digest()
                 digest.update(len(name).to_bytes(4, "big") + name + content)
     return digest.hexdigest()
+
+
+def _is_cache(part: str) -> bool:
+    """Whether a file or folder is what tools leave behind rather than source."""
+    return part == "__pycache__" or part.startswith(".")
 
 
 def _package_folders(package: str) -> list[Path]:

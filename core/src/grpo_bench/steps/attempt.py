@@ -1,8 +1,9 @@
 """The life of one rollout: queue, sandbox, agent, diff, grading; an end and, if it is no sample, a cause.
 
 Every hop has a deadline and a name. Whatever raises inside a hop ends the rollout as FAILED with that hop as the cause,
-a deadline that passes as TIMEOUT; neither carries a reward. The sandbox and the policy session are closed in any case.
-Deadlines are asyncio's, so they follow the event loop's clock, virtual or not.
+a deadline that passes as TIMEOUT; neither carries a reward. Whether the context cut a rollout off is for the policy
+session's record to say: a reply cut by its own limit is the policy's last word, and COMPLETED. The sandbox and the
+policy session are closed in any case. Deadlines are asyncio's, so they follow the event loop's clock, virtual or not.
 """
 
 from __future__ import annotations
@@ -206,7 +207,9 @@ class Attempt:
         if end is None or end not in NORMAL_ENDS:
             message = f"an agent ends as one of {', '.join(sorted(NORMAL_ENDS))}, not {end!r}"
             raise _Stop(End.FAILED, Failure(Cause.AGENT, message))
-        return End.TRUNCATED if record.truncated else end
+        if record.truncated:
+            return End.TRUNCATED
+        return End.COMPLETED if end is End.TRUNCATED else end
 
     async def _close(self, sandbox: Sandbox) -> None:
         """A sandbox that does not close is the environment's loss, not the rollout's."""

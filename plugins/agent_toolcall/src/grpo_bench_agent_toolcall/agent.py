@@ -17,6 +17,10 @@ from grpo_bench.contract import End, PluginContext, PolicyClient, Sandbox, Task,
 from ._plugin import ToolCallConfig
 
 
+_LINE_DIGITS = 9
+"""More digits are no line number, and very many are none that Python would read."""
+
+
 def _tool(name: str, description: str, **parameters: str) -> Mapping[str, Any]:
     properties = {key: {"type": kind} for key, kind in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters)}
@@ -87,7 +91,8 @@ class _Episode:
     async def _edit(self, arguments: Mapping[str, str]) -> str:
         lines = _lines(self.source)
         line = arguments.get("line", "").strip()
-        if "text" not in arguments or not line.isdecimal() or not 1 <= int(line) <= len(lines):
+        exists = "text" in arguments and line.isdecimal() and len(line) <= _LINE_DIGITS and 1 <= int(line) <= len(lines)
+        if not exists:
             return "error: no such line"
         lines[int(line) - 1] = arguments["text"]
         await self._write("\n".join(lines) + "\n")

@@ -31,6 +31,7 @@ sys.modules["inside"] = package
 from inside.main import main
 main(sys.argv[2], sys.argv[3].split(":"), sys.argv[4].split(":"))
 """
+_START_S = 60
 _ORDER = ("namespaces", "bubblewrap", "process")
 
 
@@ -59,8 +60,12 @@ def probe(isolation: str) -> tuple[str, Mapping[str, Any]]:
         if name == "bubblewrap" and shutil.which("bwrap") is None:
             reasons.append("bubblewrap: not installed")
             continue
-        done = subprocess.run(command(name), input=b"", capture_output=True, env=ENVIRONMENT, start_new_session=True,
-                              timeout=60)
+        try:
+            done = subprocess.run(command(name), input=b"", capture_output=True, env=ENVIRONMENT,
+                                  start_new_session=True, timeout=_START_S)
+        except subprocess.TimeoutExpired:
+            reasons.append(f"{name}: no answer within {_START_S} s")
+            continue
         if done.returncode == 0 and done.stdout:
             return name, ast.literal_eval(done.stdout.decode()) | ({"refused": reasons} if reasons else {})
         lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]

@@ -1,4 +1,4 @@
-"""The agent: it asks the policy until that hands in or the turns are used up.
+"""The agent: it asks the policy until that hands in, says something that is no call, or the turns are used up.
 
 Whatever line an edit names, its text becomes the whole answer, in a file of that name; other calls run as commands.
 """
@@ -40,11 +40,9 @@ class MockAgent:
                                              {"role": "user", "content": task.prompt["statement"]}]
         for _ in range(self._config.max_turns):
             reply = await policy.chat(messages, TOOLS)
-            messages.append(reply.message)
-            if reply.truncated:
-                return End.TRUNCATED
-            if not reply.tool_calls:
+            if reply.truncated or not reply.tool_calls:
                 return End.COMPLETED
+            messages.append(reply.message)
             for call in reply.tool_calls:
                 if call.name == "submit":
                     return End.COMPLETED

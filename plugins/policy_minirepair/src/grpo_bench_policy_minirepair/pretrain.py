@@ -26,6 +26,7 @@ from grpo_bench_env_minirepair.tasks import FAMILIES, draw
 from grpo_bench_model_qwen3 import Qwen3, Qwen3Config, log_probabilities, pack, save
 
 from . import corpus, tokenizer
+from .lifeline import end_with_parent
 from .muon import Optimizer
 from .template import Template
 
@@ -128,6 +129,7 @@ class Probe:
 
 
 def work(rank: int, run: Run, tokenizer_json: str) -> None:
+    end_with_parent()
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run.port)}
     dist.init_process_group("gloo", rank=rank, world_size=run.workers)
     torch.set_num_threads(1)

@@ -48,6 +48,8 @@ class TorchTrainerConfig(Settings):
     def _fits(self) -> TorchTrainerConfig:
         if (self.schedule == "constant") != (self.decay_steps == 0):
             raise ValueError("schedule 'constant' goes with decay_steps = 0, the others with decay_steps > 0")
+        if self.schedule == "constant" and self.min_learning_rate not in (0.0, self.learning_rate):
+            raise ValueError("min_learning_rate does nothing with schedule 'constant', which never falls")
         if self.decay_steps and self.decay_steps <= self.warmup_steps:
             raise ValueError("decay_steps counts from the start and must exceed warmup_steps")
         return self
