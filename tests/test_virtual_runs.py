@@ -1,7 +1,12 @@
 """The engine as a whole, with mock plugins, in virtual time."""
 
+import errno
 import itertools
+import json
+import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +87,58 @@ def test_async_rollouts_overlap_updates_within_the_age_bound(virtual, max_age, i
     assert ended(overlapped)["wall_s"] < ended(sync)["wall_s"]
 
 
+def test_what_was_recorded_before_a_checkpoint_is_in_it(virtual):
+    run = virtual(*SLOW, "schedule.mode=async", "schedule.max_age=1", "checkpoint.period=1", "trainer.save_s=5000",
+                  "checkpoint.keep=9", "limits.checkpoint_s=9000", "grpo.max_steps=3")
+    assert run.outcome.status is Status.COMPLETED, run.outcome.error
+    groups = set()
+    for event in run.events:
+        if event.kind == Kind.GROUP:
+            groups.add(event.data["group_id"])
+        if event.kind == Kind.CHECKPOINT and event.data["what"] == "full":
+            state = json.loads((run.outcome.folder / "checkpoints" / event.data["folder"] / "state.json").read_text())
+            saved = {group["group_id"] for group in state["buffer"]["finished"]}
+            assert saved == groups - set(range(4 * event.step))
+            assert saved or event.step == 3
+            assert not saved & set(state["buffer"]["wanted"])
+
+
+def test_validation_has_the_engines_for_itself(virtual):
+    run = virtual(*SLOW, "schedule.mode=async", "schedule.max_age=1", "validation.period=1", "grpo.max_steps=3",
+                  "limits.concurrency=3")
+    assert run.outcome.status is Status.COMPLETED, run.outcome.error
+    phase, ended_in = None, set()
+    for event in run.events:
+        phase = event.data["phase"] if event.kind == Kind.PHASE else phase
+        if event.kind == Kind.ROLLOUT:
+            ended_in.add((phase, event.data["purpose"]))
+    assert (Phase.VALIDATION, "validation") in ended_in
+    assert (Phase.VALIDATION, "train") not in ended_in
+    assert (Phase.DRAIN, "train") in ended_in
+
+
+def test_a_disk_that_refuses_the_record_ends_the_run_and_leaves_nothing_behind(virtual, tmp_path, monkeypatch):
+    writes = itertools.count()
+    pwrite, mkdtemp, made = os.pwrite, tempfile.mkdtemp, []
+
+    def refusing(fd, data, offset):
+        if next(writes) == 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(fd, data, offset)
+
+    def noting(*args, **kwargs):
+        made.append(Path(mkdtemp(*args, **kwargs)))
+        return str(made[-1])
+
+    monkeypatch.setattr(os, "pwrite", refusing)
+    monkeypatch.setattr(tempfile, "mkdtemp", noting)
+    run = virtual(*SMALL)
+    assert run.outcome.status is Status.FAILED
+    assert "No space left on device" in str(run.outcome.error) and "make room" in str(run.outcome.error)
+    assert len(run.events) == 100
+    assert made and not any(folder.exists() for folder in made)
+
+
 def test_rollouts_that_fail_are_tried_again_and_never_rewarded(virtual):
     run = virtual(*SMALL, 'environment.faults=[{at = "open", kind = "raise", share = 0.3}]',
                   "limits.max_failed_share=1.0", "limits.rollout_retries=1")
@@ -110,8 +167,10 @@ def test_too_many_failed_rollouts_stop_the_run_with_the_cause(virtual):
     ('generator.faults=[{at = "receive", step = 1, kind = "raise"}]', "generator"),
     ('generator.faults=[{at = "receive", step = 1, kind = "wrong"}]', "refit.probe_bound"),
     ('generator.faults=[{at = "probe", step = 1, kind = "nan"}]', "refit.probe_bound"),
+    ('generator.faults=[{at = "probe", step = 1, kind = "raise"}]', "the generator does not answer the probe"),
     ('generator.faults=[{at = "resume", step = 1, kind = "hang"}]', "resuming the generator took longer"),
     ('generator.faults=[{at = "generate", kind = "hang"}]', "no reply within 300 s"),
+    ('generator.faults=[{at = "start", kind = "hang"}]', "limits.start_s"),
 ])
 def test_a_part_that_fails_ends_the_run_in_bounded_time_with_a_message_that_names_it(virtual, fault, says):
     run = virtual(*SMALL, fault)

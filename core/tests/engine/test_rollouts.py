@@ -135,14 +135,42 @@ def test_draining_waits_for_running_rollouts_and_holds_the_others_back():
         running = asyncio.create_task(group(pool, size=6))
         await asyncio.sleep(0.5)
         await pool.drain()
-        assert len(workers.calls) == 2 and pool.running == 0
+        assert len(workers.calls) == 2 and workers.now == 0
         await asyncio.sleep(100)
         assert len(workers.calls) == 2
-        pool.open_gate()
+        pool.open_gates()
         done = await running
         assert len(done.trajectories) == 6
 
     pool_test(body, concurrency=2)
+
+
+def test_rollouts_behind_a_closed_gate_hold_no_slot_and_keep_their_order():
+    async def body(pool, workers, events):
+        training = asyncio.create_task(group(pool, "t", size=6))
+        await asyncio.sleep(0.5)
+        await pool.drain()
+        pool.open_gates(Purpose.VALIDATION)
+        await group(pool, "v", size=4, purpose=Purpose.VALIDATION)
+        pool.open_gates()
+        await training
+        assert [name for _, name, _ in workers.calls] == [
+            "t.0", "t.1", "v.0", "v.1", "v.2", "v.3", "t.2", "t.3", "t.4", "t.5"]
+
+    pool_test(body, workers=Workers(size=1), concurrency=2)
+
+
+def test_no_rollout_is_sent_to_a_worker_that_is_being_replaced():
+    async def body(pool, workers, events):
+        first = asyncio.create_task(group(pool, size=1))
+        await asyncio.sleep(1.5)
+        later = await group(pool, "later", size=1)
+        await first
+        assert workers.restarted == [0]
+        assert len(later.trajectories) == 1 and later.trajectories[0].durations["queue"] == 0
+        assert [event.elapsed_s for event in events if event.kind == Kind.ROLLOUT] == [2, 3, 3]
+
+    pool_test(body, workers=Workers(size=1, script={"g.0": WorkerLost("gone")}))
 
 
 def test_any_other_error_of_a_worker_ends_the_group():

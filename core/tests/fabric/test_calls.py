@@ -9,6 +9,7 @@ import pytest
 from grpo_bench.contract import (
     BatchError, Boundary, DeadlineExceeded, Position, PlanError, PluginError, Purpose, WorkerLost,
 )
+from grpo_bench.fabric._peer import Peer
 
 
 def test_values_keep_their_types(in_fabric, spec):
@@ -118,6 +119,15 @@ def test_the_first_failure_of_call_all_cancels_the_others(in_fabric, spec):
             await group.call_all("wait")
         return await group.call(0, "notes")
     assert in_fabric(body) in (["waiting", "cancelled"], [])
+
+
+def test_a_call_to_a_process_that_is_not_connected_yet_is_refused_at_once():
+    async def nobody():
+        raise AssertionError("the connection was never lost")
+
+    peer = Peer(lambda name: None, nobody)
+    with pytest.raises(WorkerLost, match="being started"):
+        asyncio.run(peer.call("a-0", "value", (), {}, None))
 
 
 def test_workers_call_each_other(in_fabric, spec):

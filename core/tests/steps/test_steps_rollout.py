@@ -27,6 +27,7 @@ Act = Literal["fine", "raise", "hang", "slow"]
 class Script(BaseModel):
     """What each part does when its turn comes."""
 
+    start: Act = "fine"
     open: Act = "fine"
     agent: Act | Literal["swallow", "odd"] = "fine"
     chat: Act | Literal["late"] = "fine"
@@ -75,6 +76,7 @@ class Environment:
 
     async def start(self) -> None:
         LOG.append("started")
+        await act(self.script.start)
 
     async def open(self, task: Task, *, mounts: Any, sockets: Any) -> Sandbox:
         await act(self.script.open)
@@ -305,6 +307,18 @@ def test_failures_of_one_rollout_leave_the_others_alone() -> None:
 
     assert [item.end for item in with_worker(work, Script(agent="slow"))] == [
         End.COMPLETED, End.FAILED, End.COMPLETED]
+
+
+def test_what_a_failed_start_made_is_closed() -> None:
+    async def main(clock: Any) -> None:
+        worker = worker_of(Script(start="raise"), LimitSettings(), clock)
+        with pytest.raises(OSError, match="it broke"):
+            await worker.start()
+        await worker.close()
+
+    LOG.clear()
+    run_virtual(main)
+    assert LOG == ["started", "policy closed", "environment closed"]
 
 
 def test_a_worker_that_was_not_started_says_so() -> None:

@@ -199,8 +199,10 @@ class ValidationSettings(Settings):
 
 
 class LimitSettings(Settings):
+    start_s: Positive = 1800.0
+    """Seconds until the trainer has started, and the generator."""
     queue_s: Positive = 600.0
-    """Seconds a rollout may wait for a place."""
+    """Seconds a rollout that was sent to a worker may wait for a place there."""
     sandbox_start_s: Positive = 60.0
     """Seconds until a task's sandbox is open."""
     request_s: Positive = 300.0
@@ -216,11 +218,11 @@ class LimitSettings(Settings):
     concurrency: Count = 256
     """Rollouts in flight per rollout worker."""
     update_s: Positive = 3600.0
-    """Seconds for one optimizer step."""
+    """Seconds for one optimizer step, and for each pass of log-probabilities before it."""
     refit_s: Positive = 600.0
-    """Seconds for one refit, both sides."""
+    """Seconds for one refit, both sides; and for pausing and resuming the generator around it."""
     checkpoint_s: Positive = 3600.0
-    """Seconds for writing one checkpoint."""
+    """Seconds for writing or loading one checkpoint, or hashing the weights."""
     stall_report_s: Positive = 120.0
     """Seconds without any progress after which the watchdog reports what everybody waits for."""
 

@@ -6,21 +6,24 @@ Errors of a part are attributed here: whatever a plugin raises leaves as a Plugi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..contract import (
-    Boundary, Environment, FabricHandle, Generator, GroupSpec, GrpoBenchError, InputError, Placement, PluginContext,
-    PluginError, Purpose, Role, Ruleset, Sampling, Task, Trainer, WorkerGroup, load_object,
+    Boundary, DeadlineExceeded, Environment, FabricHandle, Generator, GroupSpec, GrpoBenchError, InputError, Placement,
+    PluginContext, PluginError, Purpose, Role, Ruleset, Sampling, Task, Trainer, WorkerGroup, load_object,
 )
 from ..registry import Part, Plan
 from ..steps.rollout import TARGET, PluginSpec, worker_config
 from .seeds import branch
 
 _POLICY = "grpo_bench.policy:make_policy"
+_CLOSE_S = 60.0
+
+T = TypeVar("T")
 
 
 class Assembly:
@@ -48,21 +51,22 @@ class Assembly:
     async def start(self) -> None:
         """Trainer and generator at once, then the rollout workers beside the generator's engines."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._guarded(Role.TRAINER, self.trainer.start()))
-            tasks.create_task(self._guarded(Role.GENERATOR, self.generator.start()))
+            tasks.create_task(self._started(Role.TRAINER, self.trainer.start()))
+            tasks.create_task(self._started(Role.GENERATOR, self.generator.start()))
         self.workers = await self.fabric.start_group(self._rollout_group())
         with self.attributed(Role.ENVIRONMENT):
             await self.workers.call_all("start", deadline_s=self.plan.profile.limits.sandbox_start_s)
 
     async def close(self) -> None:
-        """Close everything that was started, the workers first; failures are logged, not raised."""
+        """Close everything that was started, the workers first; what fails or hangs is logged, not raised."""
         steps: list[tuple[str, Any]] = [("rollout workers", self.workers), ("generator", self.generator),
                                         ("trainer", self.trainer), ("fabric", self.fabric)]
         for name, part in steps:
             if part is None:
                 continue
             try:
-                await part.close()
+                async with asyncio.timeout(_CLOSE_S):
+                    await part.close()
             except Exception as error:
                 self._logger.warning("close failed", part=name, error=repr(error), exc_info=True)
 
@@ -81,9 +85,9 @@ class Assembly:
         with crossing(Boundary(plugin=self.plan.parts[role].name, role=role.value, task=task, step=step)):
             yield
 
-    async def _guarded(self, role: Role, work: Any) -> None:
+    async def _started(self, role: Role, work: Any) -> None:
         with self.attributed(role):
-            await work
+            await within(work, self.plan.profile.limits.start_s, "its start", "limits.start_s")
 
     def _make(self, role: Role, fabric: FabricHandle | None) -> Any:
         part = self.plan.parts[role]
@@ -118,6 +122,18 @@ class Assembly:
         model = type(part.config)
         return PluginSpec(part.descriptor.worker_factory or "", f"{model.__module__}:{model.__qualname__}",
                           part.config.model_dump(mode="json"))
+
+
+async def within(work: Awaitable[T], seconds: float, what: str, setting: str) -> T:
+    """The result of ``work``; DeadlineExceeded, which names the setting, where it takes longer."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise DeadlineExceeded(f"{what} took longer than {seconds:g} s", hint=f"see {setting} in the profile") from None
 
 
 @contextmanager

@@ -44,11 +44,9 @@ class GroupBuffer:
         self._wanted: list[int] = []
         self._in_flight: set[int] = set()
         self._finished: dict[int, Group] = {}
-        self._version = 0
 
     def advance(self, version: int) -> None:
         """The trainer is at ``version`` now: want the prompts of all targets that this opens."""
-        self._version = version
         last = min(version + self.max_age, self.max_steps - 1)
         for target in range(self._next_target, last + 1):
             self._wanted.extend(range(target * self.prompts_per_step, (target + 1) * self.prompts_per_step))

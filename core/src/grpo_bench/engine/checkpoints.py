@@ -2,7 +2,7 @@
 
 A checkpoint is built under a temporary name, every file is fsynced, then it is renamed and its parent fsynced; so a
 folder named ``step-00012`` is always complete. It holds what the trainer saved and ``state.json``: step, the buffer's
-finished groups and open prompts, the dataset's fingerprint and the digest of the resolved profile.
+finished groups and open prompts, the probe sequences and the digest of the resolved profile.
 """
 
 from __future__ import annotations

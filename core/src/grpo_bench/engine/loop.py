@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    DeadlineExceeded, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
+    Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
 )
 from ..steps import (
     apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate, target_met,
     validation_report, with_advantages,
 )
-from .assembly import Assembly
+from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
 from .checkpoints import CheckpointStore, Restored, size_of
 from .recorder import Recorder
@@ -38,11 +38,10 @@ _PROBE_ROWS, _PROBE_LENGTH = 4, 48
 
 @dataclass(slots=True)
 class Progress:
-    """How far the run is: completed steps, which is also the trainer's weight version, and the last validation."""
+    """How far the run is: completed steps, which is the trainer's weight version too, and whether the target is met."""
 
     step: int = 0
-    report: ValidationReport | None = None
-    met_at_s: float | None = None
+    met: bool = False
 
 
 class Loop:
@@ -95,25 +94,29 @@ class Loop:
                 await self._checkpoint_if_due(step)
                 if met:
                     break
+            if self._rolling:
+                self._recorder.enter(Phase.DRAIN)
             for task in self._rolling:
                 task.cancel()
-        if self.progress.met_at_s is not None:
+        if self.progress.met:
             return Status.TARGET_MET
         return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
 
     async def finish(self) -> str:
         """Write the final weights if asked for; returns their hash."""
+        self._recorder.enter(Phase.CHECKPOINT)
+        if self._profile.checkpoint.final:
+            await self._save("final", "weights", None)
         with self._parts.attributed(Role.TRAINER):
-            if self._profile.checkpoint.final:
-                with self._recorder.phase(Phase.CHECKPOINT):
-                    await self._save("final", "weights", None)
-            return await self._parts.trainer.weights_sha256()
+            return await within(self._parts.trainer.weights_sha256(), self._profile.limits.checkpoint_s,
+                                "hashing the weights", "limits.checkpoint_s")
 
     async def _step(self, step: int, rollouts: asyncio.TaskGroup) -> None:
         started = self._clock.monotonic()
         target = step - 1
         self._recorder.enter(Phase.ROLLOUT)
-        self._launch(target, rollouts)
+        self._buffer.advance(target)
+        self._start_wanted(rollouts)
         while not self._buffer.ready(target):
             self._arrived.clear()
             await self._arrived.wait()
@@ -131,9 +134,7 @@ class Loop:
                             reward_mean=summary.mean, rollouts=summary.rollouts,
                             sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
 
-    def _launch(self, version: int, rollouts: asyncio.TaskGroup) -> None:
-        """Start every prompt that the trainer's version opens."""
-        self._buffer.advance(version)
+    def _start_wanted(self, rollouts: asyncio.TaskGroup) -> None:
         while (ticket := self._buffer.start()) is not None:
             task = rollouts.create_task(self._roll(ticket, rollouts), name=f"group {ticket.group_id}")
             self._rolling.add(task)
@@ -153,7 +154,7 @@ class Loop:
             self._arrived.set()
         else:
             self._recorder.alarm("group_evicted", f"prompt {group.group_id} is too old for its step and starts again")
-            self._launch(self.progress.step, rollouts)
+            self._start_wanted(rollouts)
 
     async def _prepare(self, step: int, groups: Sequence[Group]) -> TrainBatch:
         """Log-probabilities, masks, advantages, in the contract's order."""
@@ -176,14 +177,14 @@ class Loop:
 
     async def _log_probabilities(self, step: int, batch: TrainBatch, weights: Any) -> Any:
         with self._parts.attributed(Role.TRAINER, step=step):
-            return await self._within(self._parts.trainer.log_probabilities(batch, weights),
-                                      self._profile.limits.update_s, "log-probabilities", "limits.update_s")
+            return await within(self._parts.trainer.log_probabilities(batch, weights), self._profile.limits.update_s,
+                                "log-probabilities", "limits.update_s")
 
     async def _update(self, step: int, batch: TrainBatch) -> None:
         self._recorder.enter(Phase.UPDATE)
         with self._parts.attributed(Role.TRAINER, step=step):
-            stats = await self._within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
-                                       "limits.update_s")
+            stats = await within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
+                                 "limits.update_s")
         self._recorder.emit(Kind.UPDATE, loss=stats.loss, grad_norm=stats.grad_norm, learning_rate=stats.learning_rate,
                             tokens=stats.tokens, ended_at=stats.ended_at, metrics=dict(stats.metrics))
 
@@ -194,7 +195,7 @@ class Loop:
             await self._pool.drain()
         with self._parts.attributed(Role.GENERATOR):
             pausing = self._parts.generator.pause(self._profile.schedule.in_flight)
-            await self._within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
+            await within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
 
     async def _refit(self) -> None:
         settings = self._profile.refit
@@ -202,15 +203,17 @@ class Loop:
         version = self.progress.step
         folder = self._transport_folder / f"v{version}"
         folder.mkdir(exist_ok=True)
-        transfer = Transfer(version, self._parts.plan.transport, str(folder), self._parts.trainer.tensors(),
-                            settings.chunk_bytes, self._profile.limits.refit_s)
+        with self._parts.attributed(Role.TRAINER):
+            tensors = self._parts.trainer.tensors()
+        transfer = Transfer(version, self._parts.plan.transport, str(folder), tensors, settings.chunk_bytes,
+                            self._profile.limits.refit_s)
         probes = None if self._parts.plan.incomparable else self._probes
         stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
                             self._clock)
         with self._parts.attributed(Role.GENERATOR):
-            await self._within(self._parts.generator.resume(), self._profile.limits.refit_s, "resuming the generator",
-                               "limits.refit_s")
-        self._pool.open_gate()
+            await within(self._parts.generator.resume(), self._profile.limits.refit_s, "resuming the generator",
+                         "limits.refit_s")
+        self._pool.open_gates()
         shutil.rmtree(folder, ignore_errors=True)
         self._recorder.emit(Kind.REFIT, version=version, bytes=stats.bytes, seconds=stats.seconds,
                             probe_difference=stats.probe_difference, transport=transfer.transport)
@@ -224,14 +227,13 @@ class Loop:
             return False
         self._recorder.enter(Phase.DRAIN)
         await self._pool.drain()
-        self._pool.open_gate()
+        self._pool.open_gates(Purpose.VALIDATION)
         self._recorder.enter(Phase.VALIDATION)
         report, groups = await self._validate(step)
+        self._pool.open_gates()
         met = settings.metric is not None and settings.target is not None and (
             ruleset.met(report) if ruleset is not None else target_met(report, settings.metric, settings.target))
-        self.progress.report = report
-        if met:
-            self.progress.met_at_s = self._recorder.elapsed()
+        self.progress.met = met
         self._recorder.emit(
             Kind.VALIDATION, version=report.version, k=report.k, tasks=report.tasks, passed=report.passed,
             metrics=dict(report.metrics), standard_error=report.standard_error, seconds=report.seconds,
@@ -259,38 +261,36 @@ class Loop:
         if not period or step % period:
             return
         self._recorder.enter(Phase.CHECKPOINT)
-        state = {"step": step, "buffer": self._buffer.snapshot(), "digest": self._digest, "probes": list(self._probes)}
-        await self._save(f"step-{step:05d}", "full", state)
+        await self._save(f"step-{step:05d}", "full", self._state)
         self._store.prune()
 
-    async def _save(self, name: str, what: Any, state: dict[str, Any] | None) -> None:
+    def _state(self) -> dict[str, Any]:
+        return {"step": self.progress.step, "buffer": self._buffer.snapshot(), "digest": self._digest,
+                "probes": list(self._probes)}
+
+    async def _save(self, name: str, what: Any, state: Callable[[], dict[str, Any]] | None) -> None:
+        """Write a checkpoint. The state is that of its end: rollouts go on while the trainer writes, and the event says
+        that what was recorded before it is in the checkpoint."""
         started = self._clock.monotonic()
         folder = self._store.begin(name)
         weights = folder / "trainer"
         weights.mkdir()
         with self._parts.attributed(Role.TRAINER, step=self.progress.step):
-            await self._within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
-                               "writing the checkpoint", "limits.checkpoint_s")
-        final = self._store.commit(folder, state)
+            await within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
+                         "writing the checkpoint", "limits.checkpoint_s")
+        final = self._store.commit(folder, state() if state is not None else None)
         self._observers.sync()
         self._recorder.emit(Kind.CHECKPOINT, folder=final.name, what=what, seconds=self._clock.monotonic() - started,
                             bytes=size_of(final))
 
     async def _restore(self, restored: Restored) -> None:
         with self._parts.attributed(Role.TRAINER):
-            await self._parts.trainer.load(restored.folder / "trainer")
+            await within(self._parts.trainer.load(restored.folder / "trainer"), self._profile.limits.checkpoint_s,
+                         "loading the checkpoint", "limits.checkpoint_s")
         self._buffer.restore(restored.state["buffer"])
         self._probes = list(restored.state["probes"])
         self.progress.step = restored.step
         self._recorder.step = restored.step
-
-    async def _within(self, work: Any, seconds: float, what: str, setting: str) -> Any:
-        try:
-            async with asyncio.timeout(seconds):
-                return await work
-        except TimeoutError:
-            raise DeadlineExceeded(f"{what} took longer than {seconds:g} s",
-                                   hint=f"see {setting} in the profile") from None
 
     def _random_probes(self) -> list[Ids]:
         facts = self._parts.plan.checkpoint

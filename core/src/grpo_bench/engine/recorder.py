@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from ..contract import Event, Kind, Phase
@@ -43,16 +42,6 @@ class Recorder:
         """The critical path goes over to ``phase``."""
         self.phase_now = phase
         self.emit(Kind.PHASE, phase=phase.value)
-
-    @contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
-        """Be in ``phase`` for a while, then back in the one before."""
-        before = self.phase_now
-        self.enter(phase)
-        try:
-            yield
-        finally:
-            self.enter(before)
 
     def alarm(self, name: str, message: str) -> None:
         self.emit(Kind.ALARM, name=name, message=message)

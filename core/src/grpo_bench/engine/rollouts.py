@@ -3,8 +3,8 @@
 Each rollout worker runs at most ``limits.concurrency`` rollouts; the others wait here, in order. The rollouts of one
 prompt go to one worker, the one with the least under way, so that they can share the prompt's prefix. A rollout that
 ends without a sample is started again up to ``limits.rollout_retries`` times under another id (hence another random
-stream); what it ended as last is what its group gets. Closing the gate keeps waiting rollouts waiting: that is how a
-drain works.
+stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
+waiting: that is how a drain works, and how validation has the engines for itself.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RolloutPool:
         self._clock = clock
         self._load = [0] * workers.size
         self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
-        self._gate = asyncio.Event()
-        self._gate.set()
+        self._gates = {purpose: asyncio.Event() for purpose in Purpose}
+        self.open_gates()
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -57,16 +57,14 @@ class RolloutPool:
 
     async def drain(self) -> None:
         """Start no rollout and wait until none runs."""
-        self._gate.clear()
+        for gate in self._gates.values():
+            gate.clear()
         await self._idle.wait()
 
-    def open_gate(self) -> None:
-        """Let waiting rollouts start again."""
-        self._gate.set()
-
-    @property
-    def running(self) -> int:
-        return self._running
+    def open_gates(self, *purposes: Purpose) -> None:
+        """Let waiting rollouts of these purposes (none given: of all) start again."""
+        for purpose in purposes or Purpose:
+            self._gates[purpose].set()
 
     async def waiting(self) -> list[Any]:
         """What every rollout in flight waits for, by worker."""
@@ -86,25 +84,39 @@ class RolloutPool:
 
     async def _admitted(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
         asked = self._clock.monotonic()
-        async with self._slots[rank]:
-            await self._gate.wait()
-            waited = self._clock.monotonic() - asked
-            self._running += 1
-            self._idle.clear()
-            try:
-                trajectory = await self._call(rank, task, rollout_id, group_id, purpose)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
+        await self._enter(rank, purpose)
+        waited = self._clock.monotonic() - asked
+        try:
+            trajectory = await self._call(rank, task, rollout_id, group_id, purpose)
+        finally:
+            self._leave(rank)
         durations = dict(trajectory.durations)
         durations["queue"] = durations.get("queue", 0.0) + waited
         return replace(trajectory, durations=durations)
 
+    async def _enter(self, rank: int, purpose: Purpose) -> None:
+        """Take a slot of the worker while the gate is open; one that has to wait at the gate holds no slot."""
+        gate = self._gates[purpose]
+        while True:
+            await gate.wait()
+            await self._slots[rank].acquire()
+            if gate.is_set():
+                break
+            self._slots[rank].release()
+        self._running += 1
+        self._idle.clear()
+
+    def _leave(self, rank: int) -> None:
+        self._slots[rank].release()
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
     async def _call(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
         limits = self._limits
         deadline = limits.queue_s + limits.sandbox_start_s + limits.rollout_s + limits.score_s + _GRACE_S
-        generation = self._generation[rank]
+        async with self._restarts[rank]:
+            generation = self._generation[rank]
         try:
             return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
                                             deadline_s=deadline)

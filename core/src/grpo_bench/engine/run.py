@@ -1,7 +1,8 @@
 """One run from plan to exit code: its folder, its observers, its signals, its end.
 
 The run folder is made first and holds what was planned before anything starts. Whatever happens after that ends in a
-RUN_ENDED event, closed parts and a status; only a killed process leaves without one.
+RUN_ENDED event, closed parts and a status; only a killed process, or a disk that refuses the record, leaves without
+one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +42,8 @@ Display = Literal["progress", "quiet"]
 EXIT_CODES = {
     Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1, Status.INTERRUPTED: 130,
 }
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,8 @@ class _Conductor:
         self._plan = plan
         self._folder = folder
         self._clock = clock
-        self._log_file = (folder / "engine.log").open("a", buffering=1)
-        self._logger = _logger(self._log_file, clock)
+        self._log = _Log(folder / "engine.log")
+        self._logger = _logger(self._log, clock)
         self._tally = Tally()
         try:
             self._observers = Observers(
@@ -105,10 +110,12 @@ class _Conductor:
                 logger=self._logger)
         except GrpoBenchError as error:
             self._logger.error("the observers cannot be made", exc_info=error)
-            self._log_file.close()
+            self._log.close()
             raise
         self._recorder = Recorder(clock, self._deliver)
         self._fabric_cpu_s = 0.0
+        self._work: asyncio.Task[tuple[Status, str]] | None = None
+        self._stopped = False
         self._parts: Assembly | None = None
         self._transport_folder = Path(tempfile.mkdtemp(prefix="grpo-bench-", dir=_memory_folder()))
 
@@ -122,6 +129,35 @@ class _Conductor:
         self._observers.event(event)
 
     async def run(self, restored: Restored | None, interruptible: bool) -> Outcome:
+        try:
+            with self._stoppable() if interruptible else nullcontext():
+                ending = await self._until_closed(restored)
+            return self._end(*ending)
+        finally:
+            self._observers.close()
+            self._log.close()
+
+    async def _until_closed(self, restored: Restored | None) -> tuple[Status, GrpoBenchError | None, str | None]:
+        """Run, and close all parts in any case: the status, the error, and the hash of the final weights."""
+        status, error, sha256 = Status.FAILED, None, None
+        try:
+            try:
+                self._announce()
+                self._work = asyncio.create_task(self._run_parts(restored), name="run")
+                status, sha256 = await self._work
+            except BaseException as raised:
+                if self._stopped or isinstance(raised, asyncio.CancelledError):
+                    self._logger.info("interrupted", exc_info=raised)
+                    status = Status.INTERRUPTED
+                    error = Interrupted("the run was interrupted", hint="its folder keeps what was done")
+                else:
+                    error = self._explain(first_error(raised))
+            self._recorder.enter(Phase.SHUTDOWN)
+        finally:
+            await self._close()
+        return status, error, sha256
+
+    def _announce(self) -> None:
         plan, profile = self._plan, self._plan.profile
         self._observers.run_started(RunFacts(self._folder.name, self._folder, dict(plan.resolved), plan.scored))
         self._recorder.emit(
@@ -130,17 +166,6 @@ class _Conductor:
             prompts_per_step=profile.grpo.prompts_per_step, generations_per_prompt=profile.grpo.generations_per_prompt,
             scored=plan.scored)
         self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
-        status, error, sha256 = Status.FAILED, None, None
-        try:
-            status, sha256 = await self._interruptible(self._run_parts(restored), interruptible)
-        except asyncio.CancelledError:
-            status = Status.INTERRUPTED
-            error = Interrupted("the run was interrupted", hint="its folder keeps what was done")
-        except BaseException as raised:
-            error = self._explain(first_error(raised))
-        self._recorder.enter(Phase.SHUTDOWN)
-        await self._close()
-        return self._end(status, error, sha256)
 
     async def _run_parts(self, restored: Restored | None) -> tuple[Status, str]:
         policy = self._plan.profile.policy
@@ -151,13 +176,13 @@ class _Conductor:
         store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)
         loop = Loop(self._parts, self._recorder, self._observers, store, self._clock, _digest(self._plan),
                     self._transport_folder)
-        watchdog = asyncio.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
-                                             lambda: self._waiting(loop)), name="watchdog")
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
+                                               lambda: self._waiting(loop)), name="watchdog")
             status = await loop.run(restored)
-            return status, await loop.finish()
-        finally:
+            sha256 = await loop.finish()
             watchdog.cancel()
+        return status, sha256
 
     async def _waiting(self, loop: Loop) -> dict[str, Any]:
         assert self._parts is not None
@@ -165,32 +190,37 @@ class _Conductor:
                             "rollouts": await loop.pool.waiting()},
                 "stacks": dict(await self._parts.fabric.stacks())}
 
-    async def _interruptible(self, work: Any, interruptible: bool) -> Any:
-        """Await ``work``; SIGINT and SIGTERM cancel it once, a second one ends the process."""
-        if not interruptible:
-            return await work
-        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """SIGINT and SIGTERM stop the work, once, and never its closing; a second one ends the process."""
+        loop = asyncio.get_running_loop()
 
-        def stop(number: int) -> None:
-            loop.remove_signal_handler(number)
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop, number)
-        try:
-            return await task
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+        def release() -> None:
+            for number in _STOPS:
                 loop.remove_signal_handler(number)
 
+        def stop() -> None:
+            release()
+            self._stopped = True
+            if self._work is not None:
+                self._work.cancel()
+
+        for number in _STOPS:
+            loop.add_signal_handler(number, stop)
+        try:
+            yield
+        finally:
+            release()
+
     async def _close(self) -> None:
-        if self._parts is not None:
-            try:
+        try:
+            if self._parts is not None:
                 await self._parts.close()
                 self._fabric_cpu_s = await self._parts.fabric.cpu_seconds()
-            except Exception as error:
-                self._logger.warning("close failed", error=repr(error), exc_info=True)
-        shutil.rmtree(self._transport_folder, ignore_errors=True)
+        except Exception as error:
+            self._logger.warning("close failed", error=repr(error), exc_info=True)
+        finally:
+            shutil.rmtree(self._transport_folder, ignore_errors=True)
 
     def _explain(self, raised: BaseException) -> GrpoBenchError:
         """Log the traceback, record the error event, and give the error to show."""
@@ -211,11 +241,28 @@ class _Conductor:
         self._recorder.emit(Kind.RUN_ENDED, **ending)
         summary = self._tally.summary()
         self._observers.run_ended(summary)
-        self._observers.close()
-        self._log_file.close()
         if isinstance(error, InputError):
             raise error
         return Outcome(status, summary, self._folder, error)
+
+
+class _Log:
+    """The engine's log. Lines that the disk refuses are lost: that is no reason to end a run."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("a", buffering=1)
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._stream.close()
 
 
 def _digest(plan: Plan) -> str:

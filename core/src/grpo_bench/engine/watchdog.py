@@ -21,7 +21,10 @@ async def watch(recorder: Recorder, clock: Any, patience_s: float, describe: Des
         if clock.monotonic() - max(recorder.moved_at, reported_at) < patience_s:
             continue
         reported_at = clock.monotonic()
-        facts = await describe()
+        try:
+            facts = await describe()
+        except Exception as error:
+            facts = {"waiting": f"unknown ({error!r})", "stacks": {}}
         recorder.emit(Kind.STALL, progress=False, seconds=clock.monotonic() - recorder.moved_at,
                       waiting=facts["waiting"], stacks={**facts["stacks"], "engine": _task_stacks()})
 

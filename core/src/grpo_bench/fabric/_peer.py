@@ -64,6 +64,8 @@ class Peer:
         await self.frames.writable()
         if self._why is not None:
             raise _again(self._why)
+        if not self.frames.connected and not self.lost:
+            raise WorkerLost("the worker process is just being started")
         call_id = next(self._ids)
         answer = self._waiting[call_id] = asyncio.get_running_loop().create_future()
         self.frames.send(_Kind.CALL, call_id, request)

@@ -79,6 +79,7 @@ class HostProcess:
             self._signal(signal.SIGKILL)
         await self.exited.wait()
         await self.peer.close()
+        self._socket.close()
 
     async def stacks(self) -> str:
         """Stacks of all threads, and of the tasks where the event loop answers."""

@@ -49,7 +49,7 @@ class Observers:
         self.journal = Journal(folder)
 
     def run_started(self, run: RunFacts) -> None:
-        self._tell("run_started", report=False, run=run)
+        self._tell("run_started", alarms=False, run=run)
 
     def event(self, event: Event) -> None:
         """Record and show one event; raises only where it cannot be recorded."""
@@ -91,7 +91,7 @@ class Observers:
                               hint="hooks and their arguments are those of grpo_bench.contract.observers") from error
         self._observers[name] = manager
 
-    def _tell(self, hook: str, *, report: bool = True, **what: Any) -> None:
+    def _tell(self, hook: str, *, alarms: bool = True, **what: Any) -> None:
         for name, manager in list(self._observers.items()):
             try:
                 getattr(manager.hook, hook)(**what)
@@ -99,7 +99,7 @@ class Observers:
                 raise
             except BaseException as error:
                 self._drop(name, hook, error)
-        while report and self._failed:
+        while alarms and self._failed:
             self._alarm("observer_failed", "observer {} no longer watches: {}".format(*self._failed.pop(0)))
 
     def _drop(self, name: str, hook: str, error: BaseException) -> None:

@@ -7,12 +7,14 @@ for the other, and the error names what each side said. The generator is paused 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import numpy as np
 
-from grpo_bench.contract import Clock, Generator, RefitError, RefitStats, TrainBatch, Trainer, Transfer
+from grpo_bench.contract import (
+    Clock, Generator, GrpoBenchError, RefitError, RefitStats, TrainBatch, Trainer, Transfer,
+)
 from grpo_bench.contract.values import Ids
 
 GRACE_S = 10.0
@@ -46,8 +48,9 @@ async def probe_difference(trainer: Trainer, generator: Generator, sequences: Se
     """Largest absolute difference of a token's log-probability, trainer against generator; NaN where either has one."""
     if not sequences:
         return 0.0
-    ours, theirs = await asyncio.gather(trainer.log_probabilities(probe_batch(sequences), "current"),
-                                        generator.probe(sequences))
+    ours, theirs = await asyncio.gather(
+        _answer("trainer", trainer.log_probabilities(probe_batch(sequences), "current")),
+        _answer("generator", generator.probe(sequences)))
     ours, theirs = np.asarray(ours, np.float64), np.concatenate([np.asarray(part, np.float64) for part in theirs])
     if ours.shape != theirs.shape:
         raise RefitError(f"the probe has {len(ours)} log-probabilities from the trainer and {len(theirs)} from the "
@@ -56,6 +59,15 @@ async def probe_difference(trainer: Trainer, generator: Generator, sequences: Se
     compared = np.ones(len(ours), np.bool_)
     compared[starts] = False
     return float(np.abs(ours - theirs)[compared].max(initial=0.0))
+
+
+async def _answer(side: str, work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except GrpoBenchError:
+        raise
+    except Exception as error:
+        raise RefitError(f"the {side} does not answer the probe: {type(error).__name__}: {error}") from error
 
 
 def probe_batch(sequences: Sequence[Ids]) -> TrainBatch:

@@ -71,15 +71,15 @@ class RolloutWorker:
         self._parts: Parts | None = None
 
     async def start(self) -> None:
-        """Make the parts and start the environment."""
+        """Make the parts and start the environment; ``close`` undoes either."""
         config = self._context.config
         remotes = [await self._context.connect(address) for address in config["engines"]]
         client = load_object(config["client"])(remotes)
         environment: Environment = self._part("environment")
         agent: Agent = self._part("agent")
         policy = load_object(config["policy"])(config["policy_config"], client, self._context.clock)
-        await environment.start()
         self._parts = Parts(environment, agent, policy, self._context.clock, self._limits)
+        await environment.start()
 
     def _part(self, name: str) -> Any:
         spec = self._context.config[name]
@@ -120,6 +120,8 @@ class RolloutWorker:
         for rollout_id in list(self._running):
             await self.abort(rollout_id)
         if self._parts is not None:
-            await self._parts.policy.close()
-            await self._parts.environment.close()
+            try:
+                await self._parts.policy.close()
+            finally:
+                await self._parts.environment.close()
 
