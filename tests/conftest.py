@@ -12,6 +12,7 @@ import pytest
 
 from grpo_bench.contract import Event
 from grpo_bench.engine import Outcome, conduct, make_folder, run_virtual
+from grpo_bench.engine.checkpoints import Restored
 from grpo_bench.observers import read_events
 from grpo_bench.registry import make_plan, resolve
 
@@ -37,15 +38,16 @@ class Finished:
 def virtual(tmp_path: Path):
     """``virtual("key=value", ...)`` runs profile ``mock`` with these overrides, in virtual time."""
 
-    def run(*overrides: str, seed: int = 0, profile: str = "mock", registry: Path | None = None) -> Finished:
-        return run_mock(tmp_path, overrides, seed=seed, profile=profile, registry=registry)
+    def run(*overrides: str, seed: int = 0, profile: str = "mock", registry: Path | None = None,
+            restored: Restored | None = None) -> Finished:
+        return run_mock(tmp_path, overrides, seed=seed, profile=profile, registry=registry, restored=restored)
 
     return run
 
 
 def run_mock(folder: Path, overrides: Sequence[str], *, seed: int = 0, profile: str = "mock",
-             registry: Path | None = None) -> Finished:
+             registry: Path | None = None, restored: Restored | None = None) -> Finished:
     plan = make_plan(resolve(profile, registry=registry, overrides=overrides, cwd=folder), seed)
     run = make_folder(plan, folder / "runs", datetime.now(UTC))
-    outcome = run_virtual(lambda clock: conduct(plan, run, clock))
+    outcome = run_virtual(lambda clock: conduct(plan, run, clock, restored=restored))
     return Finished(outcome, list(read_events(run / "events.jsonl")))
