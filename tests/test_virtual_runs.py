@@ -166,7 +166,7 @@ def test_too_many_failed_rollouts_stop_the_run_with_the_cause(virtual):
     ('trainer.faults=[{at = "update", step = 2, kind = "raise"}]', "plugin mock, role trainer, step 2"),
     ('trainer.faults=[{at = "update", step = 2, kind = "hang"}]', "limits.update_s"),
     ('generator.faults=[{at = "receive", step = 1, kind = "hang"}]', "limits.refit_s"),
-    ('generator.faults=[{at = "receive", step = 1, kind = "raise"}]', "generator"),
+    ('generator.faults=[{at = "receive", step = 1, kind = "raise"}]', "plugin mock, role generator, step 1"),
     ('generator.faults=[{at = "receive", step = 1, kind = "wrong"}]', "refit.probe_bound"),
     ('generator.faults=[{at = "probe", step = 1, kind = "nan"}]', "refit.probe_bound"),
     ('generator.faults=[{at = "probe", step = 1, kind = "raise"}]', "the generator does not answer the probe"),

@@ -91,6 +91,8 @@ def test_plugins_show(bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert roles == ["trainer", "generator", "environment", "agent", "hardware"]
     assert main(["plugins", "show", "stedy"]) == 2
     assert "did you mean 'steady'?" in capsys.readouterr().err
+    assert main(["plugins", "show", "steady", "--role", "traner"]) == 2
+    assert "--role traner: no such role; did you mean 'trainer'?" in capsys.readouterr().err
 
 
 def test_listing_marks_duplicates_and_survives_broken_plugins(bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +154,23 @@ def test_wrong_input_is_one_message_exit_code_2_and_nothing_written(
 def test_a_plugin_that_fails_while_planning_is_exit_code_1(bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--profile", "base", "--set", "environment.use=broken"]) == 1
     assert "[plugin broken, role environment]" in capsys.readouterr().err
+
+
+def test_a_registry_link_to_nowhere_is_not_passed_over(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    (bench.folder / "registry.toml").unlink()
+    (bench.folder / "registry.toml").symlink_to("nowhere")
+    assert main(["profiles", "list"]) == 2
+    assert "registry.toml: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_an_interrupt_before_a_run_is_one_line_and_exit_code_130(
+        bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def execute(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "grpo_bench.engine", SimpleNamespace(execute=execute))  # type: ignore[arg-type]
+    assert main(["run", "--profile", "base"]) == 130
+    assert capsys.readouterr().err == "grpo-bench: interrupted\n"
 
 
 def test_an_unexpected_error_is_loud(bench, monkeypatch: pytest.MonkeyPatch) -> None:

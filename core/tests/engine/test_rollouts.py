@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from grpo_bench.contract import (
-    Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose, SamplingSettings,
-    Task, Trajectory, WorkerLost,
+    Boundary, Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
+    SamplingSettings, Task, Trajectory, WorkerLost,
 )
 from grpo_bench.engine.clock import VirtualClock, run_virtual
 from grpo_bench.engine.recorder import Recorder
@@ -55,13 +55,14 @@ class Workers:
         await asyncio.sleep(1)
 
 
-def pool_test(body, *, workers: Any = None, **limits):
+def pool_test(body, *, workers: Any = None, engines: Boundary | None = None, **limits):
     """Run ``body(pool, workers, events)`` under virtual time."""
     workers = workers or Workers()
 
     async def main(clock: VirtualClock):
         events = []
-        pool = RolloutPool(workers, LimitSettings(**limits), SAMPLING, Recorder(clock, events.append), clock)
+        pool = RolloutPool(workers, LimitSettings(**limits), SAMPLING, Recorder(clock, events.append), clock,
+                           engines=engines)
         return await body(pool, workers, events)
 
     return run_virtual(main)
@@ -118,6 +119,19 @@ def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
         assert [event.data["name"] for event in events if event.kind == Kind.ALARM] == ["worker_lost"]
 
     pool_test(body, workers=Workers(script=lost))
+
+
+def test_a_lost_worker_that_held_an_engine_of_the_generator_ends_the_group():
+    async def body(pool, workers, events):
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await group(pool)
+        assert workers.restarted == []
+        return first_error(caught.value)
+
+    error = pool_test(body, workers=Workers(script={"g.1": WorkerLost("gone")}),
+                      engines=Boundary(plugin="some", role="generator"))
+    assert isinstance(error, WorkerLost)
+    assert str(error) == "gone [plugin some, role generator, task task]"
 
 
 def test_a_worker_that_does_not_answer_is_a_time_out_of_that_rollout_alone():

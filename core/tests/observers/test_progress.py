@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpo_bench.contract import Kind, RunFacts
+from grpo_bench.contract import Kind, Phase, RunFacts
 from grpo_bench.observers import Progress, summarise
+from grpo_bench.observers._panel import panel
+from grpo_bench.observers._state import RunState
+from rich.console import Console
 
 
 class Terminal(io.StringIO):
@@ -31,9 +34,9 @@ def test_a_file_gets_one_line_per_step_and_a_summary(met: Any) -> None:
     assert stream.getvalue().splitlines() == [
         "run runs/r",
         "pass@2 0.250 ± 0.050 (target 0.5)  before the first step  elapsed 0:02",
-        "step 1/4  reward 0.300  loss 0.010  3.40 s  44 tokens/s  elapsed 0:05  at most 0:10 left",
+        "step 1/4  reward 0.300  loss 0.010  3.40 s  55 tokens/s  elapsed 0:05  ~0:10 to step 4",
         "pass@2 0.250 ± 0.050 (target 0.5)  after step 1  elapsed 0:06",
-        "step 2/4  reward 0.300  loss 0.010  3.40 s  55 tokens/s  elapsed 0:09  at most 0:07 left",
+        "step 2/4  reward 0.300  loss 0.010  3.40 s  55 tokens/s  elapsed 0:09  ~0:07 to step 4",
         "pass@2 0.750 ± 0.050 (target 0.5)  after step 2  elapsed 0:10",
         "target met: pass@2 0.750 ± 0.050 (target 0.5) after 2 steps",
         "time to target 10.8 s",
@@ -79,6 +82,31 @@ def test_a_terminal_gets_a_panel_that_leaves_no_trace(met: Any, monkeypatch: pyt
         return stream.getvalue()
 
     shown = asyncio.run(run())
-    for words in ("laptop, seed 0", "2 of 4", "0.750", "target 0.5", "55 tokens/s", "at most 0:07 left", "target met"):
+    for words in ("laptop, seed 0", "2 of 4", "0.750", "target 0.5", "55 tokens/s", "~0:07 to step 4", "target met"):
         assert words in shown, words
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def drawn(events: Any, width: int) -> list[str]:
+    state, console = RunState(), Console(file=io.StringIO(), width=width)
+    for event in events:
+        state.add(event)
+    with console.capture() as captured:
+        console.print(panel(state, 9.0, width, curves=True))
+    return captured.get().splitlines()
+
+
+def test_the_panel_keeps_to_one_line_a_row_on_a_narrow_terminal(met: Any) -> None:
+    lines = drawn(met.events, 60)
+    assert [line.split()[0] for line in lines] == ["grpo-bench", "step", "now", "pass@2", "reward", "speed", "time"]
+    assert max(map(len, lines)) <= 60
+
+
+def test_the_panel_counts_rollouts_only_while_some_are_under_way(history: Any) -> None:
+    history.start()
+    history.phase(Phase.ROLLOUT)
+    history.rollout("t0")
+    assert "1 of 4 rollouts" in drawn(history.events, 80)[2]
+    history.emit(Kind.BATCH, rollouts=1)
+    history.phase(Phase.UPDATE)
+    assert drawn(history.events, 80)[2].split() == ["now", "update"]

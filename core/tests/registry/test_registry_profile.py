@@ -19,11 +19,11 @@ from grpo_bench.registry.installed import ROLES
     ("max_tokens = 16", "temperature = false",
      "profiles.base.sampling.temperature: input should be a valid number, got false"),
     ("generations_per_prompt = 4", "generations_per_prompt = 1",
-     "profiles.base.grpo: generations_per_prompt = 1 leaves no"),
+     "profiles.base.grpo.generations_per_prompt: generations_per_prompt = 1 leaves no"),
     ("prompts_per_step = 2", "prompts_per_step = 2\nloss.reduktion = 'token'",
      "profiles.base.grpo.loss.reduktion: unknown key; did you mean 'reduction'"),
     ('description = "for tests"', "validation = {k = 1, metric = 'pass_k', target = 0.5}",
-     "profiles.base.validation: metric 'pass_k' is not reported with k = 1; available: accuracy"),
+     "profiles.base.validation.*: metric 'pass_k' is not reported with k = 1; available: accuracy"),
     ('description = "for tests"', "validation = {metric = 'recall', target = 0.5}",
      "metric 'recall' is not reported with k = 4; available: accuracy, pass_k, pass_hat_k, pass_1"),
     ('description = "for tests"', "observers = [{}]", r"profiles.base.observers\[0\].use: required, but not set"),
@@ -52,6 +52,17 @@ def test_a_value_is_named_as_the_user_typed_it(bench) -> None:
         resolve("my")
     with pytest.raises(RegistryError, match=r"^--set grpo\.max_steps: "):
         resolve("base", overrides=["grpo.max_steps=0"])
+
+
+def test_of_values_that_do_not_fit_together_the_one_set_last_is_named(bench) -> None:
+    text = bench.folder.joinpath("registry.toml").read_text()
+    bench.write(text + "[profiles.my]\nextends = 'base'\ngrpo.generations_per_prompt = 1\n")
+    line = bench.folder.joinpath("registry.toml").read_text().count("\n")
+    with pytest.raises(RegistryError, match=rf"^profiles\.my\.grpo\.generations_per_prompt: .*registry\.toml:{line}\]"):
+        resolve("my")
+    with pytest.raises(RegistryError, match=r"^--set validation\.k: metric 'pass_k' is not reported with k = 1"):
+        resolve("base", overrides=["validation.metric=pass_k", "validation.target=0.5", "validation.k=1",
+                                   "validation.max_tasks=2"])
 
 
 def test_all_that_is_wrong_is_said_at_once(bench) -> None:

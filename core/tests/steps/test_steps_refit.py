@@ -79,6 +79,7 @@ def test_one_failing_side_releases_the_other(send: Any, receive: Any, cancelled:
     with pytest.raises(RefitError, match=r"ConnectionError: the cable is out") as caught:
         run(side)
     assert side.cancelled == [cancelled]
+    assert caught.value.boundary.role == ("trainer" if send is broken else "generator")
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 

@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.verb(arguments)
     except KeyboardInterrupt:
+        print("grpo-bench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

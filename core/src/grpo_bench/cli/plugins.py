@@ -43,13 +43,15 @@ def _show(arguments: argparse.Namespace) -> int:
     from ..registry import installed_plugins, load_plugin
     from ..registry.names import choices
     plugins = installed_plugins()
-    roles = [role for role in Role if (role.value, arguments.name) in {(item.role, item.name) for item in plugins}]
-    if arguments.role is not None:
-        roles = [role for role in roles if role.value == arguments.role]
+    asked = [role for role in Role if arguments.role in (None, role.value)]
+    if not asked:
+        known = choices(arguments.role, [role.value for role in Role])
+        raise PlanError(f"--role {arguments.role}: no such role{known}")
+    roles = [role for role in asked if (role.value, arguments.name) in {(item.role, item.name) for item in plugins}]
     if not roles:
-        wanted = f"{arguments.role or 'any'} role"
-        raise PlanError(f"no plugin named {arguments.name!r} for {wanted} is installed"
-                        f"{choices(arguments.name, {item.name for item in plugins})}")
+        names = {item.name for item in plugins if item.role in asked}
+        raise PlanError(f"no plugin named {arguments.name!r} for {arguments.role or 'any'} role is installed"
+                        f"{choices(arguments.name, names)}")
     found = [_facts(*load_plugin(role, arguments.name)) for role in roles]
     print(json.dumps(found) if arguments.json else "\n\n".join(_text(facts) for facts in found))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
@@ -23,4 +24,6 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(resolved_by(arguments), arguments.seed)
     from ..engine import execute
     progress = not arguments.json or sys.stderr.isatty()
-    return execute(plan, arguments.runs, progress=progress, json_output=arguments.json)
+    code = execute(plan, arguments.runs, progress=progress, json_output=arguments.json)
+    gc.freeze()  # or the interpreter's end walks every object that a run has made: time that no ledger holds
+    return code

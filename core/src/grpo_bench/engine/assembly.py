@@ -85,6 +85,17 @@ class Assembly:
         with crossing(Boundary(plugin=self.plan.parts[role].name, role=role.value, task=task, step=step)):
             yield
 
+    @contextmanager
+    def between(self, *, step: int) -> Iterator[None]:
+        """Work of two parts at once: an error that blames the role of one leaves with its plugin named as well."""
+        try:
+            yield
+        except GrpoBenchError as error:
+            role = error.boundary.role
+            plugin = self.plan.parts[Role(role)].name if role is not None else None
+            error.boundary = replace(error.boundary, plugin=error.boundary.plugin or plugin, step=step)
+            raise
+
     async def _started(self, role: Role, work: Any) -> None:
         with self.attributed(role):
             await within(work, self.plan.profile.limits.start_s, "its start", "limits.start_s")

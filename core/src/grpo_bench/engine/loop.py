@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
+    Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
 )
 from ..steps import (
     apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate, target_met,
@@ -60,7 +60,9 @@ class Loop:
         self._digest = digest
         self._train = parts.tasks(profile.grpo.split, None)
         self._held_out = parts.tasks(profile.validation.split, profile.validation.max_tasks)
-        self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock)
+        beside = Boundary(parts.plan.parts[Role.GENERATOR].name, Role.GENERATOR.value)
+        self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock,
+                                 engines=beside if profile.rollout.workers == 0 else None)
         self._buffer = GroupBuffer(prompts_per_step=profile.grpo.prompts_per_step, max_age=profile.schedule.max_age,
                                    max_steps=profile.grpo.max_steps, tasks=len(self._train))
         self._arrived = asyncio.Event()
@@ -193,7 +195,7 @@ class Loop:
         self._recorder.enter(Phase.DRAIN)
         if self._profile.schedule.in_flight == "drain":
             await self._pool.drain()
-        with self._parts.attributed(Role.GENERATOR):
+        with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
             pausing = self._parts.generator.pause(self._profile.schedule.in_flight)
             await within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
 
@@ -203,14 +205,15 @@ class Loop:
         version = self.progress.step
         folder = self._transport_folder / f"v{version}"
         folder.mkdir(exist_ok=True)
-        with self._parts.attributed(Role.TRAINER):
+        with self._parts.attributed(Role.TRAINER, step=version):
             tensors = self._parts.trainer.tensors()
         transfer = Transfer(version, self._parts.plan.transport, str(folder), tensors, settings.chunk_bytes,
                             self._profile.limits.refit_s)
         probes = None if self._parts.plan.incomparable else self._probes
-        stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
-                            self._clock)
-        with self._parts.attributed(Role.GENERATOR):
+        with self._parts.between(step=version):
+            stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
+                                self._clock)
+        with self._parts.attributed(Role.GENERATOR, step=version):
             await within(self._parts.generator.resume(), self._profile.limits.refit_s, "resuming the generator",
                          "limits.refit_s")
         self._pool.open_gates()

@@ -5,6 +5,9 @@ prompt go to one worker, the one with the least under way, so that they can shar
 ends without a sample is started again up to ``limits.rollout_retries`` times under another id (hence another random
 stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
 waiting: that is how a drain works, and how validation has the engines for itself.
+
+A worker process that ends is started again, unless it held an engine of the generator too: a new engine would have no
+weights, so that loss ends the run.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..contract import (
-    Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose, Sampling,
-    Task, Trajectory, WorkerGroup, WorkerLost,
+    Boundary, Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
+    Sampling, Task, Trajectory, WorkerGroup, WorkerLost,
 )
 from .recorder import Recorder
 
@@ -23,15 +26,17 @@ _GRACE_S = 30.0
 
 
 class RolloutPool:
-    """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose."""
+    """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose; ``engines`` is whose
+    engines share the workers' processes, None where these hold nothing else."""
 
     def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling],
-                 recorder: Recorder, clock: Any) -> None:
+                 recorder: Recorder, clock: Any, *, engines: Boundary | None = None) -> None:
         self._workers = workers
         self._limits = limits
         self._sampling = sampling
         self._recorder = recorder
         self._clock = clock
+        self._engines = engines
         self._load = [0] * workers.size
         self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
         self._gates = {purpose: asyncio.Event() for purpose in Purpose}
@@ -121,6 +126,9 @@ class RolloutPool:
             return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
                                             deadline_s=deadline)
         except WorkerLost as error:
+            if self._engines is not None:
+                error.boundary = replace(self._engines, task=task.id, step=self._recorder.step)
+                raise
             await self._replace_worker(rank, generation)
             cause, end, message = Cause.WORKER, End.FAILED, str(error)
         except DeadlineExceeded as error:

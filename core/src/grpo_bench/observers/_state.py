@@ -50,6 +50,8 @@ class RunState:
             case Kind.RUN_STARTED:
                 self._started(data)
             case Kind.PHASE:
+                if self.phase == Phase.STARTUP:
+                    self._stepped_s = event.elapsed_s
                 self.phase = data["phase"]
             case Kind.ROLLOUT:
                 self.done[Purpose(data["purpose"])] += 1
@@ -81,7 +83,8 @@ class RunState:
         return (self.done[purpose] if total is None else min(self.done[purpose], total)), total
 
     def left_s(self) -> float | None:
-        """Seconds until the last step at the recent pace, validations included; the target may be met before."""
+        """Seconds until the last step at the recent pace, validations included; the target may be met before, and
+        steps may take longer as the policy changes."""
         return (self.max_steps - self.step) * mean(self._intervals) if self._intervals else None
 
     def _started(self, data: Any) -> None:

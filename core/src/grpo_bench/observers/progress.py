@@ -100,7 +100,8 @@ class Progress:
             parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
             parts += [f"{duration(event.data['seconds'])}"]
             parts += [f"{number(state.rate, 0)} tokens/s"] if state.rate else []
-            parts += [f"elapsed {stopwatch(state.elapsed_s)}", f"at most {stopwatch(state.left_s() or 0.0)} left"]
+            parts += [f"elapsed {stopwatch(state.elapsed_s)}"]
+            parts += [f"~{stopwatch(left)} to step {state.max_steps}"] if (left := state.left_s()) else []
             self._console.print("  ".join(parts), soft_wrap=True)
 
     def _summary(self, summary: dict[str, Any]) -> list[Text]:
@@ -111,7 +112,7 @@ class Progress:
             error = f" ± {self._state.standard_error:.3f}" if self._state.standard_error is not None else ""
             target = f" (target {summary['target']:g})" if summary["target"] is not None else ""
             head.append(f": {label} {summary['value']:.3f}{error}{target}", style="not bold")
-        head.append(f" after {summary['steps']} steps", style="not bold")
+        head.append(f" after {summary['steps']} step{'' if summary['steps'] == 1 else 's'}", style="not bold")
         to_target = summary["time_to_target_s"]
         rows = [("time to target", duration(to_target))] if to_target is not None else []
         cpu = f", {duration(summary['cpu_s'])} of CPU" if summary["cpu_s"] is not None else ""

@@ -11,6 +11,7 @@ plugin; ``use`` with the same name again drops nothing.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,6 +66,13 @@ class Merged:
         """Where the value at ``path`` was set, or the nearest table around it; the profile itself if neither was."""
         found = (self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins)
         return next(found, self.origins[()])
+
+    def blamed(self, path: Key, message: str) -> Key:
+        """Of the values inside the table at ``path`` that ``message`` names, the one laid down last; else the table."""
+        words = set(re.findall(r"\w+", message))
+        named = [known for known in self.origins if known[:len(path)] == path and known[len(path):]
+                 and known[-1] in words]
+        return named[-1] if named else path
 
     def typed(self, path: Key) -> str:
         """``path`` as the user typed it: under the profile that set it, or after ``--set``."""

@@ -59,7 +59,7 @@ def read_sources(registry: Path | None = None, *, cwd: Path | None = None) -> tu
     sources = [read_source(packaged, "packaged")]
     for layer, file, required in (("user", user, False), ("local", local, registry is not None)):
         known = any(file.exists() and file.samefile(source.file) for source in sources)
-        if not known and (required or file.exists()):
+        if not known and (required or os.path.lexists(file)):
             sources.append(read_source(file, layer))
     return tuple(sources)
 

@@ -68,6 +68,7 @@ def _said(item: Any, model: type[BaseModel], merged: Merged, prefix: Key) -> str
         message = "required, but not set"
     elif kind == "value_error":
         message = message.removeprefix("Value error, ")
+        path = merged.blamed(path, message)
     else:
         shown = json.dumps(item["input"], ensure_ascii=False) if not isinstance(item["input"], dict) else "a table"
         message = f"{message[:1].lower()}{message[1:]}, got {shown:.80}"

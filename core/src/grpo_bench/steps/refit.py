@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grpo_bench.contract import (
-    Clock, Generator, GrpoBenchError, RefitError, RefitStats, TrainBatch, Trainer, Transfer,
+    Boundary, Clock, Generator, GrpoBenchError, RefitError, RefitStats, TrainBatch, Trainer, Transfer,
 )
 from grpo_bench.contract.values import Ids
 
@@ -67,7 +67,8 @@ async def _answer(side: str, work: Awaitable[Any]) -> Any:
     except GrpoBenchError:
         raise
     except Exception as error:
-        raise RefitError(f"the {side} does not answer the probe: {type(error).__name__}: {error}") from error
+        raise RefitError(f"the {side} does not answer the probe: {type(error).__name__}: {error}",
+                         boundary=Boundary(role=side)) from error
 
 
 def probe_batch(sequences: Sequence[Ids]) -> TrainBatch:
@@ -98,8 +99,10 @@ async def _move(trainer: Trainer, generator: Generator, transfer: Transfer) -> i
     if failed is None and not unfinished and not any(side.cancelled() for side in sides.values()):
         return int(sides["trainer"].result())
     said = "; ".join(f"{name}: {_outcome(side, name in unfinished, failed is None)}" for name, side in sides.items())
+    raised = [name for name, side in sides.items() if side.done() and not side.cancelled() and side.exception()]
     raise RefitError(f"the refit to version {transfer.version} over {transfer.transport} failed ({said})",
-                     hint=f"both sides have {transfer.deadline_s:g} s, see limits.refit_s") from failed
+                     hint=f"both sides have {transfer.deadline_s:g} s, see limits.refit_s",
+                     boundary=Boundary(role=raised[0] if len(raised) == 1 else None)) from failed
 
 
 async def _let_go(sides: list[asyncio.Task[Any]]) -> None:
