@@ -7,12 +7,13 @@ import os
 import shutil
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from grpo_bench.contract import InputError, Kind, Phase, Plugin, PluginError, Role, Status
-from grpo_bench.engine import conduct, run_virtual
+from grpo_bench.contract import InputError, Kind, Phase, Plugin, PluginError, Role, RunFolderError, Status
+from grpo_bench.engine import conduct, make_folder, run_virtual
 from grpo_bench.engine.checkpoints import CheckpointStore
 from grpo_bench.registry import Part, make_plan, resolve
 
@@ -181,6 +182,18 @@ def test_a_part_that_fails_ends_the_run_in_bounded_time_with_a_message_that_name
     assert says in str(run.outcome.error) or says in str(recorded), str(run.outcome.error)
     assert ended(run)["wall_s"] < 10 * 3600
     assert run.events[-1].kind == Kind.RUN_ENDED
+
+
+def test_a_run_folder_that_the_disk_refuses_leaves_nothing(tmp_path, monkeypatch):
+    plan = make_plan(resolve("mock", cwd=tmp_path))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RunFolderError, match=r"cannot write a run folder in .*: No space left on device"):
+        make_folder(plan, tmp_path, datetime.now(UTC))
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_observer_that_cannot_be_made_is_named(tmp_path):

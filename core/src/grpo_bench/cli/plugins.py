@@ -45,7 +45,7 @@ def _show(arguments: argparse.Namespace) -> int:
     plugins = installed_plugins()
     asked = [role for role in Role if arguments.role in (None, role.value)]
     if not asked:
-        known = choices(arguments.role, [role.value for role in Role])
+        known = choices(str(arguments.role), [role.value for role in Role])
         raise PlanError(f"--role {arguments.role}: no such role{known}")
     roles = [role for role in asked if (role.value, arguments.name) in {(item.role, item.name) for item in plugins}]
     if not roles:

@@ -72,18 +72,22 @@ def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int
 def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
     """``<time>-<profile>-<seed>`` with the resolved profile and the provenance in it, numbered where that exists."""
     stem = f"{now:%Y%m%d-%H%M%S}-{plan.name}-{plan.seed}"
+    made: Path | None = None
     try:
         runs.mkdir(parents=True, exist_ok=True)
         for number in range(1, 1000):
             folder = runs / (stem if number == 1 else f"{stem}.{number}")
             if not folder.exists():
                 folder.mkdir()
+                made = folder
                 break
         else:
             raise RunFolderError(f"{runs} holds 999 runs of this second")
         (folder / "profile.json").write_text(json.dumps(plan.to_json()["profile"], indent=2) + "\n")
         (folder / "provenance.json").write_text(json.dumps(dict(plan.provenance), indent=2) + "\n")
     except OSError as error:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
         raise RunFolderError(f"cannot write a run folder in {runs}: {error.strerror or error}",
                              hint="choose another place with --runs") from error
     return folder

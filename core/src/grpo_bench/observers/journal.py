@@ -92,7 +92,7 @@ class Journal:
         except OSError:
             pass
         raise GrpoBenchError(f"cannot write {self.path}: {error.strerror}",
-                             hint="make room or restore access, then resume the run") from error
+                             hint="make room or restore access; what was recorded stays") from error
 
 
 def encode(event: Event) -> str:
