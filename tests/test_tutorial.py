@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from grpo_bench.contract import Status
 from hatchling.builders.wheel import WheelBuilder
+from stevedore.extension import ExtensionManager
 
 TUTORIAL = Path(__file__).parents[1] / "docs" / "writing-a-plugin.md"
 
@@ -28,6 +29,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
     yield project
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_grpo"]:
         del sys.modules[name]

@@ -89,7 +89,7 @@ def test_when_the_disk_refuses_the_record_ends_whole(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 1000, before[1]))
     try:
-        with pytest.raises(GrpoBenchError, match=r"cannot write .*events\.jsonl.*resume"):
+        with pytest.raises(GrpoBenchError, match=r"cannot write .*events\.jsonl.*make room"):
             journal.write(event(1, text="x" * 5000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

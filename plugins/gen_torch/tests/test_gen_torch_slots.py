@@ -34,7 +34,7 @@ def test_a_group_shares_its_prompt_once_that_is_computed():
     table = SlotTable(3)
     leader = place(table, tokens(1, 2, 3), "g")
     assert leader.shared == 0
-    assert place(table, tokens(1, 2, 3), "g") is None
+    assert table.place(tokens(1, 2, 3), "g") is None
     leader.slot.written = 3
     follower = place(table, tokens(1, 2, 3), "g")
     assert (follower.donor, follower.shared) == (leader.slot, 2)

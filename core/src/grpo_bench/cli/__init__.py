@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.verb(arguments)
+        code = arguments.verb(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("grpo-bench: interrupted", file=sys.stderr)
         return 130
