@@ -73,6 +73,7 @@ def test_a_target_that_is_never_met_is_missed(virtual):
     assert run.outcome.status is Status.TARGET_MISSED
 
 
+ASYNC = ("schedule.mode=async", "deterministic=false")
 SLOW = ("generator.token_s=1", "trainer.update_s=40", "limits.request_s=1000", "limits.rollout_s=5000", *SMALL,
         "validation.period=100")
 
@@ -81,7 +82,7 @@ SLOW = ("generator.token_s=1", "trainer.update_s=40", "limits.request_s=1000", "
 @pytest.mark.parametrize("max_age", [1, 2])
 def test_async_rollouts_overlap_updates_within_the_age_bound(virtual, max_age, in_flight):
     sync = virtual(*SLOW)
-    overlapped = virtual(*SLOW, "schedule.mode=async", f"schedule.max_age={max_age}", f"schedule.in_flight={in_flight}")
+    overlapped = virtual(*SLOW, *ASYNC, f"schedule.max_age={max_age}", f"schedule.in_flight={in_flight}")
     assert overlapped.outcome.status is Status.COMPLETED, overlapped.outcome.error
     groups = [event.data for event in overlapped.of(Kind.GROUP)]
     ages = {group["target"] - group["oldest_version"] for group in groups}
@@ -91,7 +92,7 @@ def test_async_rollouts_overlap_updates_within_the_age_bound(virtual, max_age, i
 
 
 def test_what_was_recorded_before_a_checkpoint_is_in_it(virtual):
-    run = virtual(*SLOW, "schedule.mode=async", "schedule.max_age=1", "checkpoint.period=1", "trainer.save_s=5000",
+    run = virtual(*SLOW, *ASYNC, "schedule.max_age=1", "checkpoint.period=1", "trainer.save_s=5000",
                   "checkpoint.keep=9", "limits.checkpoint_s=9000", "grpo.max_steps=3")
     assert run.outcome.status is Status.COMPLETED, run.outcome.error
     groups = set()
@@ -107,7 +108,7 @@ def test_what_was_recorded_before_a_checkpoint_is_in_it(virtual):
 
 
 def test_validation_has_the_engines_for_itself(virtual):
-    run = virtual(*SLOW, "schedule.mode=async", "schedule.max_age=1", "validation.period=1", "grpo.max_steps=3",
+    run = virtual(*SLOW, *ASYNC, "schedule.max_age=1", "validation.period=1", "grpo.max_steps=3",
                   "limits.concurrency=3")
     assert run.outcome.status is Status.COMPLETED, run.outcome.error
     phase, ended_in = None, set()
@@ -220,7 +221,7 @@ def test_a_split_that_the_environment_does_not_have_is_an_input_error(virtual):
         virtual(*SMALL, "grpo.split=nosuch")
 
 
-@pytest.mark.parametrize("schedule", [(), ("schedule.mode=async", "schedule.max_age=1")])
+@pytest.mark.parametrize("schedule", [(), (*ASYNC, "schedule.max_age=1")])
 def test_a_run_that_goes_on_from_a_checkpoint_trains_the_rest_of_the_prompts_once(virtual, schedule):
     overrides = (*SMALL, "checkpoint.period=2", "checkpoint.keep=9", *schedule)
     whole = virtual(*overrides)

@@ -62,6 +62,8 @@ def test_workers_asked_for_reach_the_hardware(bench) -> None:
      "agent 'picky' needs sandbox abilities spawn, which environment 'steady' does not offer; it offers exec"),
     (["agent.use=program"],
      "agent 'program' is a program that runs inside the sandbox, but environment 'steady' cannot spawn one"),
+    (["deterministic=true", "schedule.mode=async", "schedule.max_age=1"],
+     "deterministic: with schedule.mode = 'async', timing decides"),
     (["deterministic=true"], "deterministic: generator 'steady' does not promise"),
     (["sampling.max_tokens=128"], "sampling.max_tokens: 128 tokens of one reply leave no room"),
     (["validation.metric=accuracy", "validation.target=0.5", "validation.start_at=11"], "no validation takes place"),

@@ -92,6 +92,9 @@ def _check_agent(agent: Plugin, environment: Plugin) -> None:
 def _check_determinism(profile: Profile, descriptors: Descriptors) -> None:
     if not profile.deterministic:
         return
+    if profile.schedule.mode == "async":
+        raise PlanError("deterministic: with schedule.mode = 'async', timing decides which weights sample what",
+                        hint="set deterministic = false, or schedule.mode = 'sync'")
     for role in (Role.TRAINER, Role.GENERATOR):
         if not descriptors[role].capabilities.deterministic:
             raise PlanError(f"deterministic: {role.value} {descriptors[role].name!r} does not promise equal results "
