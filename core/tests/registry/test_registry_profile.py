@@ -20,6 +20,10 @@ from grpo_bench.registry.installed import ROLES
      "profiles.base.sampling.temperature: input should be a valid number, got false"),
     ("generations_per_prompt = 4", "generations_per_prompt = 1",
      "profiles.base.grpo.generations_per_prompt: generations_per_prompt = 1 leaves no"),
+    ("prompts_per_step = 2", "prompts_per_step = 2\nadvantage.clamp = [2, -2]",
+     r"profiles.base.grpo.advantage.*: clamp goes from the lowest to the highest advantage, not \[2.0, -2.0\]"),
+    ("prompts_per_step = 2", "prompts_per_step = 2\nloss.importance_correction = true\n"
+     "loss.truncation = {kind = 'tis', min = 3, max = 2}", "profiles.base.grpo.loss.*: min = 3 is above max = 2"),
     ("prompts_per_step = 2", "prompts_per_step = 2\nloss.reduktion = 'token'",
      "profiles.base.grpo.loss.reduktion: unknown key; did you mean 'reduction'"),
     ('description = "for tests"', "validation = {k = 1, metric = 'pass_k', target = 0.5}",

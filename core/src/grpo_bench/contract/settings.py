@@ -35,6 +35,12 @@ class AdvantageSettings(Settings):
     voters: Literal["exclude_masked", "reference"] = "exclude_masked"
     """Who counts in baseline and spread: rollouts that train, or every rollout with a reward."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> AdvantageSettings:
+        if self.clamp is not None and self.clamp[0] > self.clamp[1]:
+            raise ValueError(f"clamp goes from the lowest to the highest advantage, not {list(self.clamp)}")
+        return self
+
 
 class MaskSettings(Settings):
     overlong_filter: bool = True
@@ -50,6 +56,12 @@ class TruncationSettings(Settings):
     """Lower bound; None: none (0 for tis)."""
     max: Positive
     """Upper bound."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TruncationSettings:
+        if self.min is not None and self.min > self.max:
+            raise ValueError(f"min = {self.min:g} is above max = {self.max:g}")
+        return self
 
 
 class KLSettings(Settings):
