@@ -157,6 +157,20 @@ def test_cached_computation_is_the_full_forward_whatever_runs_beside_it(model):
     assert rows_are_independent(model.config)
 
 
+def test_a_lone_slot_and_one_among_many_compute_the_same(model):
+    rows = [np.random.default_rng(index).integers(0, 101, 40).tolist() for index in range(32)]
+
+    def play(slots):
+        cache = Cache(model.config, 64, 48)
+        extend(model, cache, [Chunk(slot, 0, rows[slot][:39]) for slot in range(32)])
+        return extend(model, cache, [Chunk(slot, 39, rows[slot][39:]) for slot in slots])
+
+    together = play(range(32))  # in place
+    for slots in ([0, 17, 31], [5, 30]):  # copied, since most of the block is idle
+        for slot, states in zip(slots, play(slots), strict=True):
+            assert torch.equal(states, together[slot])
+
+
 def test_a_copied_prefix_is_as_good_as_a_computed_one(model):
     ids = np.random.default_rng(2).integers(0, 101, 50).tolist()
     cache = Cache(model.config, 4, 64)

@@ -2,7 +2,8 @@
 
 One call of :func:`extend` runs a *chunk* of new tokens for each of many slots. All tokens share the matrix products.
 Attention of chunks of one token (sampling) reads blocks of neighbouring slots in place, without copying the cache;
-idle slots of a block cost a little and are ignored. Attention of longer chunks (prompts) is padded in tiles.
+idle slots of a block cost a little and are ignored. Where most slots of a block are idle, those that are not are copied
+together instead. Attention of longer chunks (prompts) is padded in tiles.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .model import Attend, Qwen3
 _BLOCK_SLOTS = 32
 _TILE_SCORES = 1 << 15
 _LEAST_VIEW = 32
+_LEAST_TERMS = 16
 _SPLIT = 128
 
 
@@ -29,7 +31,7 @@ class Cache:
     business."""
 
     def __init__(self, config: Qwen3Config, slots: int, capacity: int) -> None:
-        self.shape = (slots, config.num_key_value_heads, max(capacity, _LEAST_VIEW), 2 * config.head_dim)
+        self.shape = (slots, config.num_key_value_heads, _reach(capacity), 2 * config.head_dim)
         self.layers = [torch.zeros(self.shape) for _ in range(config.num_hidden_layers)]
 
     @property
@@ -82,11 +84,15 @@ def extend(model: Qwen3, cache: Cache, chunks: Sequence[Chunk]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Block:
-    """Slots ``first:last`` of which some sample one token; ``bias`` [slots, 1, 1, view] hides what is not cached."""
+    """Slots of which most sample one token, ``first:last``; or, where ``picked`` [B] names them, scattered ones that
+    all do, with ``stored`` [B * kv_heads] their rows of the cache. ``bias`` [slots, 1, 1, view] hides what is not
+    cached."""
 
-    first: int
-    last: int
     bias: Tensor
+    first: int = 0
+    last: int = 0
+    picked: Tensor | None = None
+    stored: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -126,21 +132,27 @@ class _Layout:
         self.singles = sum(length == 1 for length in self.lengths[:len(chunks)])
         self.single_slots = owner[:self.singles]
         self.blocks = self._blocks(chunks[:self.singles])
+        self.spread = torch.zeros(0)
         self.prompts = self._prompts(chunks[self.singles:])
 
     def _blocks(self, chunks: Sequence[Chunk]) -> list[_Block]:
         ends = torch.zeros(self.slots, dtype=torch.int64)
         for chunk in chunks:
             ends[chunk.slot] = chunk.end
-        blocks = []
+        blocks, scattered = [], []
         for first in range(0, self.slots, _BLOCK_SLOTS):
             inside = ends[first:first + _BLOCK_SLOTS]
             used = inside.nonzero().flatten()
-            if len(used):
-                low, high = int(used[0]), int(used[-1]) + 1
-                hidden = torch.arange(max(int(inside.max()), _LEAST_VIEW)) >= inside[low:high, None].clamp_min(1)
-                bias = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-                blocks.append(_Block(first + low, first + high, bias[:, None, None]))
+            if not len(used):
+                continue
+            low, high = int(used[0]), int(used[-1]) + 1
+            if 2 * len(used) < high - low:
+                scattered.append(used + first)
+            else:
+                blocks.append(_Block(_hidden(inside[low:high]), first + low, first + high))
+        for picked in torch.cat(scattered).split(_BLOCK_SLOTS) if scattered else ():
+            stored = (picked[:, None] * self.kv_heads + torch.arange(self.kv_heads)).flatten()
+            blocks.append(_Block(_hidden(ends[picked]), picked=picked, stored=stored))
         return blocks
 
     def _prompts(self, chunks: Sequence[Chunk]) -> list[_Prompts]:
@@ -150,7 +162,7 @@ class _Layout:
             rows, width, view = 0, 0, _LEAST_VIEW
             while index + rows < len(chunks):
                 chunk = chunks[index + rows]
-                wider, longer = max(width, len(chunk.ids)), max(view, chunk.end)
+                wider, longer = max(width, len(chunk.ids)), max(view, _reach(chunk.end))
                 if rows and (rows + 1) * wider * longer > _TILE_SCORES:
                     break
                 rows, width, view = rows + 1, wider, longer
@@ -180,13 +192,23 @@ class _Layout:
         result = torch.zeros(n, heads * dim)
         flat = q.view(n, heads * dim)
         if self.singles:
-            spread = torch.zeros(self.slots, heads * dim).index_copy_(0, self.single_slots, flat[:self.singles])
+            if not len(self.spread):  # one for all layers: rows of idle slots keep what is finite and nobody reads
+                self.spread = torch.zeros(self.slots, heads * dim)
+            spread = self.spread.index_copy_(0, self.single_slots, flat[:self.singles])
             for block in self.blocks:
-                rows, view = block.last - block.first, block.bias.shape[-1]
-                query = spread[block.first:block.last].view(rows * kv, group, dim)
-                cached = store[block.first:block.last].view(rows * kv, capacity, 2 * dim)[:, :view]
-                output = _weigh(query, cached, block.bias, (rows, kv, group, view))
-                spread[block.first:block.last] = output.reshape(rows, heads * dim)
+                rows, view = block.bias.shape[0], block.bias.shape[-1]
+                if block.picked is None or block.stored is None:
+                    query = spread[block.first:block.last]
+                    cached = store[block.first:block.last].view(rows * kv, capacity, 2 * dim)[:, :view]
+                else:
+                    query = spread.index_select(0, block.picked)
+                    near = store.view(self.slots * kv, -1)[:, :view * 2 * dim]
+                    cached = near.index_select(0, block.stored).view(rows * kv, view, 2 * dim)
+                output = _weigh(query.view(rows * kv, group, dim), cached, block.bias, (rows, kv, group, view))
+                if block.picked is None:
+                    spread[block.first:block.last] = output.reshape(rows, heads * dim)
+                else:
+                    spread.index_copy_(0, block.picked, output.reshape(rows, heads * dim))
             result[:self.singles] = spread.index_select(0, self.single_slots)
         for tile in self.prompts:
             rows, width, view = tile.bias.shape[0], tile.bias.shape[2], tile.bias.shape[-1]
@@ -197,6 +219,18 @@ class _Layout:
             output = from_batch(output.reshape(rows * kv, width, group * dim), rows, width, kv)
             result[tile.tokens] = output.index_select(0, tile.place)
         return result
+
+
+def _reach(end: int) -> int:
+    """How many positions attention reads of rows that end at ``end`` at most: a multiple of ``_LEAST_TERMS``, since
+    matrix libraries round otherwise where the last piece of a sum has few terms."""
+    return max(-(-end // _LEAST_TERMS) * _LEAST_TERMS, _LEAST_VIEW)
+
+
+def _hidden(ends: Tensor) -> Tensor:
+    """Bias [slots, 1, 1, view] that hides what lies beyond each slot's end [slots]."""
+    beyond = torch.arange(_reach(int(ends.max()))) >= ends[:, None].clamp_min(1)
+    return torch.zeros(beyond.shape).masked_fill_(beyond, -torch.inf)[:, None, None]
 
 
 def _weigh(query: Tensor, cached: Tensor, bias: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -22,11 +22,11 @@ def rows_are_independent(config: Qwen3Config) -> bool:
     model = Qwen3(config)
     model.initialize(generator)
     longest = config.max_position_embeddings
-    lengths = [min(length, longest) for length in (3, 17, 61, 129, 190)]
+    lengths = [min(length, longest) for length in (3, 17, 61, 129, 131, 134, 190)]
     rows = [torch.randint(config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
     together = _play(model, rows, [11, 1, 37, 1])
     for row, expected in zip(rows, together, strict=True):
-        for sizes in ([len(row)], [max(1, len(row) - 5), 1, 1]):
+        for sizes in ([len(row)], [max(1, len(row) - 5), *[1] * 5]):
             (alone,) = _play(model, [row], sizes)
             if not torch.equal(alone, expected):
                 return False

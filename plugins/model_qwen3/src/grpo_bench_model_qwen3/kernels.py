@@ -178,12 +178,10 @@ class _Experts(Function):
         token = order.div(top, rounding_mode="floor")
         gathered = y.index_select(0, token)
         product = torch.empty(len(order), gate_up.shape[1])
-        for e, (a, b) in enumerate(_spans(counts)):
-            product[a:b] = linear(gathered[a:b], gate_up[e])
+        _by_expert(gathered, gate_up, counts, product)
         sigmoid, gated, active = _gate(product)
         output = torch.empty_like(gathered)
-        for e, (a, b) in enumerate(_spans(counts)):
-            output[a:b] = linear(active[a:b], down[e])
+        _by_expert(active, down, counts, output)
         place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order))).view(-1, top)
         result = x
         for rank in range(top):
@@ -221,6 +219,15 @@ class _Experts(Function):
         grad_norm = (grad_y * normed).sum(0)
         grad_x = _norm_backward(grad_y.mul_(norm), normed, inverse).add_(grad)
         return grad_x, grad_norm, grad_logits.t().mm(y), grad_gate_up, grad_down, None, None, None
+
+
+def _by_expert(x: Tensor, matrices: Tensor, counts: list[int], out: Tensor) -> None:
+    """``linear`` of each expert's rows with its matrix; x [m, k] has them in the experts' order."""
+    for rows, matrix, result in zip(x.split(counts), matrices.unbind(), out.split(counts), strict=True):
+        if rows.shape[0] >= LEAST_ROWS:
+            torch.mm(rows, matrix.t(), out=result)
+        elif rows.shape[0]:
+            result.copy_(linear(rows, matrix))
 
 
 def _spans(counts: list[int]) -> list[tuple[int, int]]:
