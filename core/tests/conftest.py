@@ -5,19 +5,22 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import string
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 from stevedore import ExtensionManager, _cache
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _numbers = itertools.count()
 
 PARTS = '''
 from typing import Annotated, Literal
 from pydantic import Field
-from grpo_bench.contract import Capabilities, Finding, Placement, Plugin, Role, Settings
+from grpo_bench.contract import Capabilities, Finding, Placement, Plugin, Role, Settings, Task
 
 ALL_SAMPLING = frozenset({"temperature", "top_p"})
 
@@ -47,6 +50,12 @@ class Rules:
     def check(self, profile):
         return [Finding("steps", profile["grpo"]["max_steps"] >= 5, "at least 5 steps")]
 
+class World:
+    def __init__(self, context):
+        pass
+    def tasks(self, split):
+        return [Task(f"{split}-{number}", split, {"statement": "Mend it."}, {}, "0") for number in range(6)]
+
 def facts(config):
     return {"isolation": "none"}
 
@@ -61,7 +70,7 @@ generator = make(Role.GENERATOR, "steady", receives=frozenset({"safetensors", "s
                  sampling=ALL_SAMPLING, refit=frozenset({"drain"}))
 canned = make(Role.GENERATOR, "canned", receives=frozenset({"shared"}), sampling=ALL_SAMPLING, computes="nothing")
 OFFERED = {"splits": frozenset({"train", "validation"}), "prompt": frozenset({"path"}), "sandbox": frozenset({"exec"})}
-environment = make(Role.ENVIRONMENT, "steady", **OFFERED, describe=__name__ + ":facts")
+environment = make(Role.ENVIRONMENT, "steady", **OFFERED, describe=__name__ + ":facts", factory=__name__ + ":World")
 agent = make(Role.AGENT, "steady", prompt=frozenset({"statement", "path"}), sandbox=frozenset({"exec"}))
 picky = make(Role.AGENT, "picky", sandbox=frozenset({"spawn"}))
 program = make(Role.AGENT, "program", form="program")
@@ -101,6 +110,20 @@ use = "steady"
 [profiles.base.fabric]
 use = "inline"
 """
+
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+@cache
+def _tokenizer() -> str:
+    """One token for each letter, digit, blank and line end, and one that ends a reply."""
+    letters = sorted(f"{string.ascii_letters}{string.digits}\u0120\u010a")
+    made = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|end|>"])
+    return made.to_str()
 
 
 class Workshop:
@@ -144,7 +167,8 @@ class Workshop:
         folder = self.folder / "policy"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({"vocab_size": 77, "max_position_embeddings": 256}))
-        (folder / "tokenizer.json").write_text("{}")
+        (folder / "tokenizer.json").write_text(_tokenizer())
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
         (folder / "model.safetensors").write_bytes(b"weights")
         return folder
 

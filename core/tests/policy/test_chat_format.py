@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,25 @@ def test_stop_tokens_come_from_both_files_without_repeats(chat: ChatFormat) -> N
 def test_render_ends_where_the_reply_begins(chat: ChatFormat) -> None:
     text = chat.render([{"role": "user", "content": "hi"}], [])
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_conversations_that_are_nearly_equal_are_not_taken_for_each_other(chat: ChatFormat) -> None:
+    def render(argument: object) -> str:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": argument}}}
+        history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        return chat.render(history, ())
+
+    values = [1, True, 1.0, [1], {"1": 1}, None, OrderedDict(b=1, a=2), {"a": 2, "b": 1}]
+    first = [render(value) for value in values]
+    assert len({*first}) == len(values)
+    assert [render(value) for value in values] == first
+
+
+def test_a_conversation_that_changed_is_rendered_again(chat: ChatFormat) -> None:
+    history = [{"role": "user", "content": "one"}]
+    assert "one" in chat.render(history, [])
+    history[0]["content"] = "two"
+    assert "two" in chat.render(history, [])
 
 
 def test_tools_are_written_as_json_without_escapes(chat: ChatFormat) -> None:

@@ -9,7 +9,8 @@ import pytest
 from grpo_bench.contract import RegistryError
 from grpo_bench.registry import resolve
 from grpo_bench.registry.overrides import parse_overrides
-from grpo_bench.registry.source import packaged_file, read_sources
+from grpo_bench.registry.places import packaged_file
+from grpo_bench.registry.source import read_sources
 
 
 def test_later_layers_win_and_each_value_knows_its_place(bench) -> None:

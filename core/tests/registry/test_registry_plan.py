@@ -63,9 +63,9 @@ def test_workers_asked_for_reach_the_hardware(bench) -> None:
     (["agent.use=program"],
      "agent 'program' is a program that runs inside the sandbox, but environment 'steady' cannot spawn one"),
     (["deterministic=true", "schedule.mode=async", "schedule.max_age=1"],
-     "deterministic: with schedule.mode = 'async', timing decides"),
-    (["deterministic=true"], "deterministic: generator 'steady' does not promise"),
-    (["sampling.max_tokens=128"], "sampling.max_tokens: 128 tokens of one reply leave no room"),
+     "--set schedule.mode: with schedule.mode = 'async', timing decides"),
+    (["deterministic=true"], "--set deterministic: generator 'steady' does not promise"),
+    (["sampling.max_tokens=129"], "sampling.max_tokens.* 129 of one reply are more than policy.max_context = 128"),
     (["validation.metric=accuracy", "validation.target=0.5", "validation.start_at=11"], "no validation takes place"),
     (["validation.metric=accuracy", "validation.target=0.5", "validation.period=11"], "no validation takes place"),
     (["policy.max_context=257"], "--set policy.max_context: 257 tokens are more than the 256"),
@@ -105,7 +105,7 @@ def test_beside_a_stand_in_what_compares_by_default_is_off_and_says_why(bench) -
      "on_policy_approximation = false"),
 ])
 def test_beside_a_stand_in_what_a_profile_wants_compared_is_refused(bench, override: str, key: str, hint: str) -> None:
-    with pytest.raises(PlanError, match=f"--set {key} compares .*trainer 'steady'.*generator 'canned'") as caught:
+    with pytest.raises(PlanError, match=f"--set {key}: compares .*trainer 'steady'.*generator 'canned'") as caught:
         plan_with("generator.use=canned", override)
     assert hint in caught.value.hint
 

@@ -12,7 +12,7 @@ import pytest
 import grpo_bench.registry as registry
 from grpo_bench.registry import make_plan, resolve
 from grpo_bench.registry.provenance import dirty_sources, distribution_lock
-from grpo_bench.registry.source import packaged_file
+from grpo_bench.registry.places import packaged_file
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -2,6 +2,9 @@
 
 Frozen pydantic models; unknown keys are errors. Plugins bring their own models for their own sections. The names and
 meanings follow the field's; formulas are in :mod:`grpo_bench.steps`.
+
+Whatever decides how much is made, kept or waited for has an upper bound, far above what any machine can use: a slip of
+the keyboard should be a message and not a full memory.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ from .values import Purpose, Sampling
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Index = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]
+Index = Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
+Several = Annotated[int, Field(ge=1, le=65_536, strict=True)]
+Tokens = Annotated[int, Field(ge=1, le=2**24, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=30 * 86_400, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
@@ -111,9 +118,9 @@ class LossSettings(Settings):
 
 
 class GrpoSettings(Settings):
-    prompts_per_step: Count
+    prompts_per_step: Several
     """Prompts one update consumes."""
-    generations_per_prompt: Count
+    generations_per_prompt: Several
     """Rollouts of each prompt (the group size G)."""
     split: str = "train"
     """Which of the environment's task lists the prompts come from, in its order."""
@@ -137,7 +144,7 @@ class GrpoSettings(Settings):
 class ScheduleSettings(Settings):
     mode: Literal["sync", "async"] = "sync"
     """sync: rollouts and updates alternate. async: rollouts for later steps run during updates."""
-    max_age: Index = 0
+    max_age: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
     """Weight versions by which a token may be older than the update that consumes it; 0 in sync mode."""
     in_flight: Literal["drain", "keep"] = "drain"
     """What a refit does with running rollouts: wait for them, or preempt and go on under the new weights."""
@@ -152,18 +159,18 @@ class ScheduleSettings(Settings):
 
 
 class SamplingSettings(Settings):
-    temperature: Positive = 1.0
+    temperature: Annotated[float, Field(ge=1e-6, le=100, allow_inf_nan=False)] = 1.0
     """Divides the logits before everything else."""
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     """Smallest set of most likely tokens with at least this probability; 1: off."""
-    top_k: Annotated[int, Field(ge=-1, strict=True)] = -1
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1, strict=True)] = -1
     """Number of most likely tokens sampled from; -1: off."""
     min_p: Share = 0.0
     """Tokens below this share of the most likely token's probability are dropped; 0: off."""
-    repetition_penalty: Positive = 1.0
-    presence_penalty: Finite = 0.0
-    frequency_penalty: Finite = 0.0
-    max_tokens: Count = 512
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    max_tokens: Tokens = 512
     """Tokens of one reply at most."""
 
     @model_validator(mode="after")
@@ -183,7 +190,7 @@ class ValidationSettings(Settings):
     """Which of the environment's task lists."""
     max_tasks: Count | None = None
     """Tasks (prompts, not rollouts) taken from its start; None: all."""
-    k: Count = 4
+    k: Annotated[int, Field(ge=1, le=4096, strict=True)] = 4
     """Rollouts of each task."""
     start_at: Index = 0
     """First step after which validation may run; does not shift the cadence."""
@@ -211,38 +218,38 @@ class ValidationSettings(Settings):
 
 
 class LimitSettings(Settings):
-    start_s: Positive = 1800.0
+    start_s: Seconds = 1800.0
     """Seconds until the trainer has started, and the generator."""
-    queue_s: Positive = 600.0
+    queue_s: Seconds = 600.0
     """Seconds a rollout that was sent to a worker may wait for a place there."""
-    sandbox_start_s: Positive = 60.0
+    sandbox_start_s: Seconds = 60.0
     """Seconds until a task's sandbox is open."""
-    request_s: Positive = 300.0
+    request_s: Seconds = 300.0
     """Seconds for one model reply."""
-    rollout_s: Positive = 1800.0
+    rollout_s: Seconds = 1800.0
     """Seconds for a whole rollout, grading left out."""
-    score_s: Positive = 120.0
+    score_s: Seconds = 120.0
     """Seconds for grading."""
-    rollout_retries: Index = 2
+    rollout_retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 2
     """How often a rollout that is not a sample is started again."""
     max_failed_share: Share = 0.1
     """Share of a step's or a validation's rollouts that may end without a sample after their retries."""
-    concurrency: Count = 256
+    concurrency: Several = 256
     """Rollouts in flight per rollout worker."""
-    update_s: Positive = 3600.0
+    update_s: Seconds = 3600.0
     """Seconds for one optimizer step, and for each pass of log-probabilities before it."""
-    refit_s: Positive = 600.0
+    refit_s: Seconds = 600.0
     """Seconds for one refit, both sides; and for pausing and resuming the generator around it."""
-    checkpoint_s: Positive = 3600.0
+    checkpoint_s: Seconds = 3600.0
     """Seconds for writing or loading one checkpoint, or hashing the weights."""
-    stall_report_s: Positive = 120.0
+    stall_report_s: Seconds = 120.0
     """Seconds without any progress after which the watchdog reports what everybody waits for."""
 
 
 class RefitSettings(Settings):
     transport: str | None = None
     """How weights travel; None: the first that both sides know."""
-    chunk_bytes: Count = 64 * 2**20
+    chunk_bytes: Annotated[int, Field(ge=1024, le=2**32, strict=True)] = 64 * 2**20
     """Bytes moved at a time."""
     probe_bound: Positive | None = 1e-4
     """Largest difference of the probe's log-probabilities, trainer against generator; above it the run stops.
@@ -250,7 +257,7 @@ class RefitSettings(Settings):
 
 
 class RolloutSettings(Settings):
-    workers: Index = 0
+    workers: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     """Rollout workers; 0: one beside each generator engine."""
 
 
@@ -266,7 +273,7 @@ class CheckpointSettings(Settings):
 class PolicySettings(Settings):
     checkpoint: str
     """Folder in HF form, or ``package:MODULE/FOLDER`` for one that an installed distribution ships."""
-    max_context: Count
+    max_context: Tokens
     """Longest sequence in tokens."""
     tool_parser: Literal["qwen3_xml"] = "qwen3_xml"
     """How tool calls are written in replies."""

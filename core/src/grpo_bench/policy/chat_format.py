@@ -8,11 +8,12 @@ class knows how they read.
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -28,6 +29,12 @@ _PARSERS = {"qwen3_xml": parse_qwen3_xml}
 _SHORT = 2000
 """Characters up to which encodings are remembered: the prompts of a group and most answers of tools come again."""
 
+_SHORT_CONVERSATION = 8000
+"""Bytes, marshalled, up to which rendered conversations are remembered: those of a group begin alike. Marshalling keeps
+plain values and their types exactly, and refuses all others."""
+_VALUES_ONLY = 2
+"""The format of marshal in which equal values give equal bytes, whoever else refers to them."""
+
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -41,6 +48,7 @@ class ChatFormat:
         config = _read_json(folder / "tokenizer_config.json")
         source = _template_source(folder, config)
         self.enable_thinking = enable_thinking
+        self._folder = folder
         self._parser = _PARSERS[tool_parser]
         self._tokenizer = _load_tokenizer(folder)
         self._reasons = "</think>" in source
@@ -48,13 +56,38 @@ class ChatFormat:
             self._template = compile_template(source)
         except TemplateSyntaxError as error:
             raise InputError(f"chat template of {folder}: {error.message} (line {error.lineno})") from error
+        except RecursionError as error:
+            raise InputError(f"chat template of {folder}: nested too deeply") from error
         self._encode_short = lru_cache(maxsize=2048)(self._encode)
-        self._names = {name: _token_text(config[name]) for name in _SPECIALS if config.get(name)}
+        self._render_short = lru_cache(maxsize=1024)(lambda key: self._render(*marshal.loads(key)))
+        self._names = {name: _token_text(config[name], name, folder) for name in _SPECIALS if config.get(name)}
         self.stop_ids = self._find_stop_ids(folder)
         self.eos_id = self.stop_ids[0]
 
+    def check(self, vocab_size: int) -> None:
+        """InputError unless a conversation can be told to a policy of ``vocab_size`` tokens."""
+        known = max(self._tokenizer.get_vocab_size(), *(stop + 1 for stop in self.stop_ids))
+        if known > vocab_size:
+            raise InputError(f"the tokenizer of {self._folder} has {known} tokens, config.json a vocab_size of "
+                             f"{vocab_size}")
+        if min(self.stop_ids) < 0:
+            raise InputError(f"end-of-reply token {min(self.stop_ids)} of {self._folder} is no token id")
+        try:
+            prompt = self.encode(self.render([{"role": "user", "content": "Hello"}], []))
+        except Exception as error:  # a template is a program, and may fail in any way
+            raise InputError(f"chat template of {self._folder}: {error}") from error
+        if not len(prompt):
+            raise InputError(f"chat template of {self._folder}: makes no prompt of a conversation")
+
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to where the policy's next reply begins."""
+        try:
+            key = marshal.dumps(cast(Any, (messages, tools)), _VALUES_ONLY)
+        except ValueError:
+            return self._render(messages, tools)
+        return self._render_short(key) if len(key) <= _SHORT_CONVERSATION else self._render(messages, tools)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         try:
             text = self._template.render(messages=messages, tools=tools or None, add_generation_prompt=True,
                                          enable_thinking=self.enable_thinking, **self._names)
@@ -90,9 +123,11 @@ class ChatFormat:
     def _find_stop_ids(self, folder: Path) -> tuple[int, ...]:
         found = _read_json(folder / "generation_config.json").get("eos_token_id")
         ids = [] if found is None else found if isinstance(found, list) else [found]
+        if wrong := [item for item in ids if type(item) is not int]:
+            raise InputError(f"{folder / 'generation_config.json'}: eos_token_id {wrong[0]!r:.80} is no token id")
         if "eos_token" in self._names:
             ids = [*ids, self._tokenizer.token_to_id(self._names["eos_token"])]
-        ids = list(dict.fromkeys(int(item) for item in ids if item is not None))
+        ids = list(dict.fromkeys(item for item in ids if item is not None))
         if not ids:
             raise InputError(f"{folder} names no end-of-reply token",
                              hint="eos_token_id in generation_config.json or eos_token in tokenizer_config.json")
@@ -104,7 +139,7 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise InputError(f"{path} does not exist", hint="policy.checkpoint must name a folder in HF form")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises nothing more specific
         raise InputError(f"{path} is no tokenizer: {error}", hint="policy.checkpoint must name a folder in HF form"
                          ) from error
@@ -120,11 +155,14 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
     source = config.get("chat_template")
     if isinstance(source, list):
-        named = {item["name"]: item["template"] for item in source}
-        source = named.get("default")
+        named = [item for item in source if isinstance(item, dict) and item.get("name") == "default"]
+        source = named[0].get("template") if named else None
     if not isinstance(source, str):
         raise InputError(f"{folder} has no chat template",
                          hint="expected chat_template.jinja or chat_template in tokenizer_config.json")
@@ -136,13 +174,18 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} should hold a JSON object")
     return found
 
 
-def _token_text(token: Any) -> str:
-    return token["content"] if isinstance(token, Mapping) else token
+def _token_text(token: Any, name: str, folder: Path) -> str:
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
+        raise InputError(f"{folder / 'tokenizer_config.json'}: {name} {token!r:.80} is no token")
+    return text
 
 
 def _without_surrogates(text: str) -> str:

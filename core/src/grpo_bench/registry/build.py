@@ -1,15 +1,17 @@
 """Making the plan: the real path of a run up to its launch.
 
 Order matters for messages: first every plugin must load, then each section must be valid, then the parts must fit, then
-the files must be there; machine, ruleset and provenance come last.
+the policy and the tasks must be there; machine, ruleset and provenance come last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,17 @@ import structlog
 
 from ..contract import (
     Boundary, Finding, GrpoBenchError, Placement, PlanError, Plugin, PluginContext, PluginError, PolicyFacts,
-    RegistryError, Role, load_object,
+    RegistryError, Role, Task, load_object,
 )
-from .checkpoint import fingerprint, policy_facts
+from .checkpoint import PACKAGED, fingerprint, policy_facts
 from .comparison import incomparable, without_comparisons
 from .fit import check_fit
 from .installed import Installed, installed_plugins
 from .layers import Origin
 from .lines import Key
-from .loading import check_requirements, load_plugin
+from .loading import check_enabled, check_requirements, load_plugin, try_imports
 from .plan import Part, Plan
-from .profile import MAX_SEED, Section
+from .profile import MAX_SEED, Profile, Section
 from .provenance import dirty_sources, distribution_lock
 from .resolved import Explained, Resolved, explain
 from .validate import validate
@@ -45,36 +47,43 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
     if not 0 <= run_seed <= MAX_SEED:
         raise RegistryError(f"seed: should be between 0 and {MAX_SEED}, got {run_seed}")
     installed = installed_plugins()
+    chosen = {(role.value, section.use) for role, section in profile.sections.items()}
+    chosen |= {(Role.OBSERVER.value, section.use) for section in profile.observers}
+    try_imports(plugin for plugin in installed if (plugin.role, plugin.name) in chosen)
     parts = {role: _part(role, section, (role.value,), resolved, installed)
              for role, section in profile.sections.items()}
     observers = tuple(_part(Role.OBSERVER, section, ("observers", number), resolved, installed)
                       for number, section in enumerate(profile.observers))
-    transport = check_fit(profile, {role: part.descriptor for role, part in parts.items()})
+    transport = check_fit(resolved, {role: part.descriptor for role, part in parts.items()})
     if why := incomparable(parts[Role.TRAINER].descriptor, parts[Role.GENERATOR].descriptor):
         resolved = without_comparisons(resolved, why)
     weights = not all(parts[role].descriptor.stand_in for role in PLACED)
     checkpoint = policy_facts(resolved, weights=weights)
     parts = {role: _described(part) for role, part in parts.items()}
-    values = _values(resolved, parts, observers, run_seed)
+    values = _values(resolved, parts, observers, checkpoint, run_seed)
+    tasks = _tasks(resolved, parts[Role.ENVIRONMENT], checkpoint, run_seed)
     facts, placements = _placements(resolved, parts, checkpoint, run_seed)
     findings = _findings(parts, values, checkpoint, resolved, run_seed)
     lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
     return Plan(
         name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers,
-        checkpoint=checkpoint, transport=transport, incomparable=why, placements=placements, hardware=facts,
-        resolved=values, explained=_explained(values, resolved, seed is not None),
-        provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint)},
+        checkpoint=checkpoint, transport=transport, incomparable=why, tasks=tasks, placements=placements,
+        hardware=facts, resolved=values, explained=_explained(values, resolved, seed is not None),
+        provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint, resolved),
+                    "tasks": _fingerprints(tasks, resolved.profile)},
         findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))
 
 
 def _part(role: Role, section: Section, path: Key, resolved: Resolved, installed: Sequence[Installed]) -> Part:
     try:
+        check_enabled(role, section.use, resolved.sources)
         descriptor, entry = load_plugin(role, section.use, installed)
+        with _attributed(role, descriptor):
+            check_requirements(descriptor)
     except PlanError as error:
         located = resolved.merged.error((*path, "use"), error.message)
         raise PlanError(located.message, hint=error.hint, boundary=error.boundary) from error.__cause__
     with _attributed(role, descriptor):
-        check_requirements(descriptor)
         config = validate(descriptor.config, section.options, resolved.merged, path)
     return Part(role, descriptor, config, entry.distribution, entry.version, {})
 
@@ -84,6 +93,36 @@ def _described(part: Part) -> Part:
         return part
     with _attributed(part.role, part.descriptor):
         return replace(part, facts=_plain(load_object(part.descriptor.describe)(part.config)))
+
+
+def _tasks(resolved: Resolved, part: Part, checkpoint: PolicyFacts, seed: int) -> dict[str, Sequence[Task]]:
+    """The environment's lists of tasks for training and validation, none of them empty."""
+    splits = {"grpo": resolved.profile.grpo.split, "validation": resolved.profile.validation.split}
+    found: dict[str, Sequence[Task]] = {}
+    with _attributed(part.role, part.descriptor):
+        environment = _make(part, checkpoint, resolved, seed)
+        for section, split in splits.items():
+            if split not in found:
+                found[split] = environment.tasks(split)
+            if not len(found[split]):
+                raise resolved.merged.error((section, "split"), f"the environment has no tasks in split {split!r}")
+    return found
+
+
+def _fingerprints(tasks: Mapping[str, Sequence[Task]], settings: Profile) -> dict[str, dict[str, Any]]:
+    """By split how many tasks are ``available``, how many of them the run can come to see (``count``), and one hash
+    over the fingerprints of these, in order."""
+    wanted = {settings.grpo.split: settings.grpo.max_steps * settings.grpo.prompts_per_step}
+    held_out, at_most = settings.validation.split, settings.validation.max_tasks
+    wanted[held_out] = max(wanted.get(held_out, 0), len(tasks[held_out]) if at_most is None else at_most)
+    found = {}
+    for split, count in wanted.items():
+        digest = hashlib.sha256()
+        for task in islice(tasks[split], count):
+            digest.update(f"{task.id}\0{task.fingerprint}\n".encode())
+        available = len(tasks[split])
+        found[split] = {"available": available, "count": min(count, available), "sha256": digest.hexdigest()}
+    return found
 
 
 def _placements(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFacts,
@@ -113,7 +152,8 @@ def _findings(parts: Mapping[Role, Part], values: Mapping[str, Any], checkpoint:
     if part is None:
         return ()
     with _attributed(part.role, part.descriptor):
-        return tuple(_make(part, checkpoint, resolved, seed).check(values))
+        facts = {role.value: dict(found.facts) for role, found in parts.items()}
+        return tuple(_make(part, checkpoint, resolved, seed).check({**values, "facts": facts}))
 
 
 def _make(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) -> Any:
@@ -125,8 +165,12 @@ def _make(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) ->
     return load_object(part.descriptor.factory)(context)
 
 
-def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Part, ...], seed: int) -> dict[str, Any]:
+def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Part, ...], checkpoint: PolicyFacts,
+            seed: int) -> dict[str, Any]:
+    """The whole profile as JSON data that means the same wherever it is read."""
     values = resolved.profile.model_dump(mode="json")
+    if not values["policy"]["checkpoint"].startswith(PACKAGED):
+        values["policy"]["checkpoint"] = str(checkpoint.checkpoint)
     sections = {role.value: {"use": part.name, **part.config.model_dump(mode="json")} for role, part in parts.items()}
     watching = [{"use": part.name, **part.config.model_dump(mode="json")} for part in observers]
     return {**values, **sections, "observers": watching, "seed": seed}

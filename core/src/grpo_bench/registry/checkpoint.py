@@ -24,7 +24,7 @@ def policy_facts(resolved: Resolved, *, weights: bool) -> PolicyFacts:
     False: no part of the run reads weights, so none have to be there."""
     folder = _folder(resolved)
     needed = ["config.json", "tokenizer.json"]
-    missing = [name for name in needed if not (folder / name).is_file()]
+    missing = [name for name in needed if not os.path.isfile(folder / name)]
     if weights and not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     if missing:
@@ -33,19 +33,22 @@ def policy_facts(resolved: Resolved, *, weights: bool) -> PolicyFacts:
     config = _config(folder / "config.json", resolved)
     text = config.get("text_config", config)
     vocab_size, longest = text.get("vocab_size"), text.get("max_position_embeddings")
-    if not isinstance(vocab_size, int):
+    if type(vocab_size) is not int or vocab_size < 1:
         raise resolved.merged.error(_KEY, f"{folder / 'config.json'} gives no vocab_size")
     wanted = resolved.profile.policy.max_context
-    if isinstance(longest, int) and wanted > longest:
+    if type(longest) is int and wanted > longest:
         message = f"{wanted} tokens are more than the {longest} that {folder} can take (max_position_embeddings)"
         raise resolved.merged.error(("policy", "max_context"), message)
     return PolicyFacts(checkpoint=folder, max_context=wanted, vocab_size=vocab_size)
 
 
-def fingerprint(folder: Path) -> dict[str, Any]:
+def fingerprint(folder: Path, resolved: Resolved) -> dict[str, Any]:
     """Size of each file of a checkpoint, and hash where it is of moderate size."""
-    return {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)}
-            for file in sorted(folder.iterdir()) if file.is_file()}
+    try:
+        return {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)}
+                for file in sorted(folder.iterdir()) if file.is_file()}
+    except OSError as error:
+        raise resolved.merged.error(_KEY, f"{error.filename or folder} cannot be read: {error.strerror}") from None
 
 
 def _hash(file: Path) -> str | None:
@@ -55,7 +58,7 @@ def _hash(file: Path) -> str | None:
 def _folder(resolved: Resolved) -> Path:
     text = resolved.profile.policy.checkpoint
     folder = _packaged(text, resolved) if text.startswith(PACKAGED) else _path(text, resolved)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise resolved.merged.error(_KEY, f"no folder {folder}",
                                     hint="a path is relative to the registry file that gives it")
     return folder
@@ -69,7 +72,7 @@ def _path(text: str, resolved: Resolved) -> Path:
 
 def _packaged(text: str, resolved: Resolved) -> Path:
     module, _, inside = text.removeprefix(PACKAGED).partition("/")
-    spec = find_spec(module) if module.isidentifier() else None
+    spec = find_spec(module) if module.isidentifier() and module != "__main__" else None
     if spec is None or not spec.submodule_search_locations:
         raise resolved.merged.error(_KEY, f"no package {module!r} is installed",
                                     hint="install the distribution that brings it; the form is package:MODULE/FOLDER")
@@ -79,7 +82,7 @@ def _packaged(text: str, resolved: Resolved) -> Path:
 def _config(file: Path, resolved: Resolved) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise resolved.merged.error(_KEY, f"{file} cannot be read: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("text_config", {}), dict):
         raise resolved.merged.error(_KEY, f"{file} is no model configuration")

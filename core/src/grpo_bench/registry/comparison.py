@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..contract import PlanError, Plugin
+from ..contract import InputError, PlanError, Plugin
 from .layers import Origin
 from .lines import Key
 from .resolved import Resolved
@@ -43,9 +43,10 @@ def without_comparisons(resolved: Resolved, why: str) -> Resolved:
                    profile=_updated(resolved.profile, _MASK, None))
 
 
-def _refused(resolved: Resolved, path: Key, why: str, instead: str) -> PlanError:
-    return PlanError(f"{resolved.merged.typed(path)} compares the generator's log-probabilities with the trainer's, "
-                     f"but {why}", hint=f"set {path[-1]} = {instead}, or choose parts that compute the same")
+def _refused(resolved: Resolved, path: Key, why: str, instead: str) -> InputError:
+    message = f"compares the generator's log-probabilities with the trainer's, but {why}"
+    return resolved.merged.error(path, message, kind=PlanError,
+                                 hint=f"set {path[-1]} = {instead}, or choose parts that compute the same")
 
 
 def _updated(model: Any, path: Key, value: Any) -> Any:

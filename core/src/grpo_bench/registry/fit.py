@@ -1,12 +1,18 @@
-"""Do the parts fit together? Pure checks on descriptors and settings; each raises a PlanError that names both sides."""
+"""Do the parts fit together? Pure checks on descriptors and settings.
+
+Each raises a PlanError that names both sides, and file and line of the one that was set last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from ..contract import PlanError, Plugin, Role, SamplingSettings
+from ..contract import InputError, PlanError, Plugin, Role, SamplingSettings
+from .lines import Key
 from .names import choices
 from .profile import Profile
+from .resolved import Resolved
 
 CHECKPOINT_TRANSPORT = "safetensors"
 """The transport every generator can fall back to; another one is preferred where both sides have it."""
@@ -14,48 +20,55 @@ CHECKPOINT_TRANSPORT = "safetensors"
 _SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 Descriptors = Mapping[Role, Plugin]
+Blame = Callable[..., InputError]
+"""Takes the paths of the values that do not fit together, and ``message`` and ``hint``."""
 
 
-def check_fit(profile: Profile, descriptors: Descriptors) -> str:
+def check_fit(resolved: Resolved, descriptors: Descriptors) -> str:
     """Check everything; returns the transport that carries weights."""
-    _check_sampling(profile, descriptors)
-    _check_refit_mode(profile, descriptors[Role.GENERATOR])
-    _check_splits(profile, descriptors[Role.ENVIRONMENT])
-    _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT])
-    _check_determinism(profile, descriptors)
-    _check_sizes(profile)
-    return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR])
+    profile, blame = resolved.profile, partial(_blame, resolved)
+    _check_sampling(profile, descriptors, blame)
+    _check_refit_mode(profile, descriptors[Role.GENERATOR], blame)
+    _check_splits(profile, descriptors[Role.ENVIRONMENT], blame)
+    _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT], blame)
+    _check_determinism(profile, descriptors, blame)
+    _check_sizes(profile, blame)
+    return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR], blame)
 
 
-def _transport(profile: Profile, trainer: Plugin, generator: Plugin) -> str:
+def _blame(resolved: Resolved, *paths: Key, message: str, hint: str = "") -> InputError:
+    return resolved.merged.error(resolved.merged.latest(*paths), message, hint=hint, kind=PlanError)
+
+
+def _transport(profile: Profile, trainer: Plugin, generator: Plugin, blame: Blame) -> str:
     sends, receives = trainer.capabilities.sends, generator.capabilities.receives
     both = f"trainer {trainer.name!r} sends {_list(sends)}; generator {generator.name!r} receives {_list(receives)}"
     common = sorted(sends & receives, key=lambda name: (name == CHECKPOINT_TRANSPORT, name))
     wanted = profile.refit.transport
     if wanted is not None and wanted not in common:
-        raise PlanError(f"refit.transport: {wanted!r} is not known to both sides: {both}",
-                        hint="leave it out to take the first that is" if common else "")
+        raise blame(("refit", "transport"), message=f"{wanted!r} is not known to both sides: {both}",
+                    hint="leave it out to take the first that is" if common else "")
     if not common:
-        raise PlanError(f"weights cannot reach the generator: {both}",
-                        hint="choose a trainer and a generator that share one")
+        raise blame(("generator", "use"), ("trainer", "use"), message=f"weights cannot reach the generator: {both}",
+                    hint="choose a trainer and a generator that share one")
     return wanted or common[0]
 
 
-def _check_sampling(profile: Profile, descriptors: Descriptors) -> None:
+def _check_sampling(profile: Profile, descriptors: Descriptors, blame: Blame) -> None:
     train, validation = profile.sampling, profile.validation.sampling or profile.sampling
     if reshaped := sorted(_deviating(train) - {"temperature"}):
-        raise PlanError(f"sampling.{reshaped[0]}: training samples from the whole distribution, so that generator and "
-                        "trainer share one support; only the temperature may change",
-                        hint="set it under validation.sampling")
+        raise blame(("sampling", reshaped[0]), hint="set it under validation.sampling",
+                    message="training samples from the whole distribution, so that generator and trainer share one "
+                            "support; only the temperature may change")
     for role in (Role.GENERATOR, Role.AGENT):
         plugin = descriptors[role]
         honoured = plugin.capabilities.sampling
         if role is Role.AGENT and not honoured:
             continue
-        for section, settings in (("sampling", train), ("validation.sampling", validation)):
+        for section, settings in ((("sampling",), train), (("validation", "sampling"), validation)):
             for name in sorted(_deviating(settings) - honoured):
-                raise PlanError(f"{section}.{name}: {role.value} {plugin.name!r} does not honour {name} "
-                                f"{getattr(settings, name)}; it honours {_list(honoured)}")
+                raise blame((*section, name), message=f"{role.value} {plugin.name!r} does not honour {name} "
+                                                      f"{getattr(settings, name)}; it honours {_list(honoured)}")
 
 
 def _deviating(settings: SamplingSettings) -> set[str]:
@@ -63,56 +76,68 @@ def _deviating(settings: SamplingSettings) -> set[str]:
     return {name for name in _SAMPLED if getattr(settings, name) != getattr(neutral, name)}
 
 
-def _check_refit_mode(profile: Profile, generator: Plugin) -> None:
+def _check_refit_mode(profile: Profile, generator: Plugin, blame: Blame) -> None:
     mode = profile.schedule.in_flight
     if profile.schedule.mode == "async" and mode not in generator.capabilities.refit:
-        raise PlanError(f"schedule.in_flight: generator {generator.name!r} cannot {mode!r} running rollouts at a "
-                        f"refit; it can {_list(generator.capabilities.refit)}")
+        raise blame(("schedule", "in_flight"), ("schedule", "mode"), ("generator", "use"),
+                    message=f"generator {generator.name!r} cannot {mode!r} running rollouts at a refit; it can "
+                            f"{_list(generator.capabilities.refit)}", hint="see schedule.in_flight")
 
 
-def _check_splits(profile: Profile, environment: Plugin) -> None:
+def _check_splits(profile: Profile, environment: Plugin, blame: Blame) -> None:
     splits = environment.capabilities.splits
-    for key, split in (("grpo.split", profile.grpo.split), ("validation.split", profile.validation.split)):
+    for section, split in (("grpo", profile.grpo.split), ("validation", profile.validation.split)):
         if split not in splits:
-            raise PlanError(f"{key}: environment {environment.name!r} has no split {split!r}{choices(split, splits)}")
+            raise blame((section, "split"), ("environment", "use"), message=f"environment {environment.name!r} has no "
+                        f"split {split!r:.80}{choices(split, splits)}", hint=f"see {section}.split")
 
 
-def _check_agent(agent: Plugin, environment: Plugin) -> None:
-    offered = environment.capabilities
+def _check_agent(agent: Plugin, environment: Plugin, blame: Blame) -> None:
+    offered, blamed = environment.capabilities, partial(blame, ("agent", "use"), ("environment", "use"))
     for what, needs, has in (("task keys", agent.capabilities.prompt, offered.prompt | {"statement"}),
                              ("sandbox abilities", agent.capabilities.sandbox, offered.sandbox)):
         if needs - has:
-            raise PlanError(f"agent {agent.name!r} needs {what} {_list(needs - has)}, which environment "
-                            f"{environment.name!r} does not offer; it offers {_list(has)}")
+            raise blamed(message=f"agent {agent.name!r} needs {what} {_list(needs - has)}, which environment "
+                                 f"{environment.name!r} does not offer; it offers {_list(has)}")
     if agent.capabilities.form == "program" and "spawn" not in offered.sandbox:
-        raise PlanError(f"agent {agent.name!r} is a program that runs inside the sandbox, but environment "
-                        f"{environment.name!r} cannot spawn one; it offers {_list(offered.sandbox)}")
+        raise blamed(message=f"agent {agent.name!r} is a program that runs inside the sandbox, but environment "
+                             f"{environment.name!r} cannot spawn one; it offers {_list(offered.sandbox)}")
 
 
-def _check_determinism(profile: Profile, descriptors: Descriptors) -> None:
+def _check_determinism(profile: Profile, descriptors: Descriptors, blame: Blame) -> None:
     if not profile.deterministic:
         return
     if profile.schedule.mode == "async":
-        raise PlanError("deterministic: with schedule.mode = 'async', timing decides which weights sample what",
-                        hint="set deterministic = false, or schedule.mode = 'sync'")
+        raise blame(("deterministic",), ("schedule", "mode"),
+                    message="with schedule.mode = 'async', timing decides which weights sample what, so that "
+                            "deterministic = true cannot hold",
+                    hint="set deterministic = false, or schedule.mode = 'sync'")
     for role in (Role.TRAINER, Role.GENERATOR):
         if not descriptors[role].capabilities.deterministic:
-            raise PlanError(f"deterministic: {role.value} {descriptors[role].name!r} does not promise equal results "
-                            "for equal seeds", hint="set deterministic = false, or choose another plugin")
+            raise blame(("deterministic",), (role.value, "use"),
+                        message=f"{role.value} {descriptors[role].name!r} does not promise equal results for equal "
+                                "seeds, as deterministic = true wants",
+                        hint="set deterministic = false, or choose another plugin")
 
 
-def _check_sizes(profile: Profile) -> None:
+def _check_sizes(profile: Profile, blame: Blame) -> None:
     context = profile.policy.max_context
-    for section, settings in (("sampling", profile.sampling), ("validation.sampling", profile.validation.sampling)):
-        if settings is not None and settings.max_tokens >= context:
-            raise PlanError(f"{section}.max_tokens: {settings.max_tokens} tokens of one reply leave no room for a "
-                            f"prompt in policy.max_context = {context}")
+    for section, settings in ((("sampling",), profile.sampling),
+                              (("validation", "sampling"), profile.validation.sampling)):
+        if settings is not None and settings.max_tokens > context:
+            raise blame((*section, "max_tokens"), ("policy", "max_context"),
+                        message=f"{'.'.join(section)}.max_tokens = {settings.max_tokens} of one reply are more than "
+                                f"policy.max_context = {context}",
+                        hint=f"{context} leaves it to the context alone to bound replies")
     validation, steps = profile.validation, profile.grpo.max_steps
     last = steps - steps % validation.period
     reached = validation.at_start or validation.at_end or (last > 0 and last >= validation.start_at)
     if validation.metric is not None and not reached:
-        raise PlanError(f"validation.metric: no validation takes place within grpo.max_steps = {steps} with period = "
-                        f"{validation.period} and start_at = {validation.start_at}, so the target could never be met")
+        raise blame(("validation", "metric"), ("grpo", "max_steps"), ("validation", "period"),
+                    ("validation", "start_at"),
+                    message=f"no validation takes place within grpo.max_steps = {steps} with period = "
+                            f"{validation.period} and start_at = {validation.start_at}, so the target could never "
+                            "be met")
 
 
 def _list(names: Iterable[str]) -> str:

@@ -12,6 +12,8 @@ from importlib.metadata import distributions
 ROLES = ("trainer", "generator", "environment", "agent", "hardware", "fabric", "ruleset", "observer")
 """As in :class:`grpo_bench.contract.Role`."""
 GROUP = "grpo_bench."
+CORE = "grpo-bench"
+"""The distribution that this package belongs to."""
 
 
 @dataclass(frozen=True, order=True)
@@ -24,6 +26,10 @@ class Installed:
     version: str
     summary: str
     value: str
+
+    @property
+    def module(self) -> str:
+        return self.value.partition(":")[0].strip()
 
 
 def installed_plugins() -> tuple[Installed, ...]:

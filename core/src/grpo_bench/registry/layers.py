@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..contract import RegistryError, Role
+from ..contract import InputError, RegistryError, Role
 from .lines import Key, line_of
-from .names import choices, dotted
+from .names import choices, dotted, shown
 from .overrides import parse_overrides
 from .source import EXTENDS, Source, error_at
 
@@ -37,8 +37,13 @@ class Origin:
     note: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.layer} {self.file}:{self.line}" if self.file else self.layer
+        place = f"{self.layer} {self.place}" if self.file else self.layer
         return f"{place} ({self.note})" if self.note else place
+
+    @property
+    def place(self) -> str:
+        """File and line, as far as there are any."""
+        return f"{self.file}:{self.line}" if self.line else str(self.file or "")
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,16 @@ class Merged:
             return f"--set {dotted(path)}"
         return dotted(("profiles", origin.profile or self.name, *path))
 
-    def error(self, path: Key, message: str, *, hint: str = "") -> RegistryError:
-        """A RegistryError on the value at ``path``."""
+    def error(self, path: Key, message: str, *, hint: str = "", kind: type[InputError] = RegistryError) -> InputError:
+        """An error on the value at ``path``, with its file and line."""
         origin = self.origin(path)
-        place = f" [{origin.file}:{origin.line}]" if origin.file else ""
-        return RegistryError(f"{self.typed(path)}: {message}{place}", hint=hint)
+        place = f" [{origin.place}]" if origin.file else ""
+        return kind(f"{self.typed(path)}: {message}{place}", hint=hint)
+
+    def latest(self, *paths: Key) -> Key:
+        """Of values that do not fit together the one laid down last; the first where nobody set any."""
+        order = {known: number for number, known in enumerate(self.origins)}
+        return max(paths, key=lambda path: order.get(path, -1))
 
 
 def profile_names(sources: Sequence[Source]) -> tuple[str, ...]:
@@ -109,7 +119,7 @@ def merge(sources: Sequence[Source], name: str, overrides: Iterable[str] = ()) -
 
 def _chain(sources: Sequence[Source], name: str) -> tuple[str, ...]:
     if name not in profile_names(sources):
-        raise RegistryError(f"{name}: no such profile{choices(name, profile_names(sources))}",
+        raise RegistryError(f"{shown(name)}: no such profile{choices(name, profile_names(sources))}",
                             hint="files read: " + ", ".join(str(source.file) for source in sources))
     chain = [name]
     while (parent := _parent(sources, chain[-1])) is not None:
@@ -176,8 +186,7 @@ class _Tree:
         keys = tuple(sorted(old.keys() - {"use"}))
         if keys:
             self.dropped.append(Dropped(section, keys, str(old["use"]), str(new["use"]), origin((section, "use"))))
-        del self.values[section]
-        self._forget((section,))
+        self._forget((section,), self.values.pop(section))
 
     def _merge(self, path: Key, into: dict[str, Any], data: Mapping[str, Any], origin: Callable[[Key], Origin]) -> None:
         for key, value in data.items():
@@ -185,16 +194,21 @@ class _Tree:
             if isinstance(value, dict) and isinstance(into.get(key), dict):
                 self._merge(here, into[key], value, origin)
             else:
-                self._forget(here)
+                if key in into:
+                    self._forget(here, into[key])
                 into[key] = copy.deepcopy(value)
                 self._note(here, value, origin)
 
     def _note(self, path: Key, value: Any, origin: Callable[[Key], Origin]) -> None:
         self.origins[path] = origin(path)
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for key, inner in items:
+        for key, inner in _inside(value):
             self._note((*path, key), inner, origin)
 
-    def _forget(self, path: Key) -> None:
-        for known in [known for known in self.origins if known[:len(path)] == path]:
-            del self.origins[known]
+    def _forget(self, path: Key, value: Any) -> None:
+        self.origins.pop(path, None)
+        for key, inner in _inside(value):
+            self._forget((*path, key), inner)
+
+
+def _inside(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -19,6 +19,9 @@ _BLANK = re.compile(r"(?:[\s,]|#[^\n]*)*")
 _STRING = re.compile(
     r'''"""(?:\\.|(?!""")[^\\])*"{3,5}|\'\'\'(?:(?!\'\'\').)*'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*\'''', re.DOTALL)
 _SCALAR = re.compile(r"[^,\]}#\n]+")
+MAX_PARTS = 64
+"""Parts of a dotted key. ``tomllib`` takes time with the square of their number, minutes for some 10,000."""
+_ENDLESS = re.compile(rf"(?<![A-Za-z0-9_.-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_PARTS}}}")
 
 
 def line_index(text: str) -> Mapping[Key, int]:
@@ -26,6 +29,12 @@ def line_index(text: str) -> Mapping[Key, int]:
     scanner = _Scanner(text.replace("\r\n", "\n"))
     scanner.document()
     return scanner.lines
+
+
+def line_of_endless_key(text: str) -> int | None:
+    """The first line with a key of more than ``MAX_PARTS`` parts, in text that may be no TOML at all."""
+    found = _ENDLESS.search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else None
 
 
 def line_of(lines: Mapping[Key, int], path: Key) -> int | None:

@@ -1,13 +1,16 @@
 """Loading the one plugin that a profile names for a role.
 
 stevedore imports the entry point; whatever goes wrong in there, exits included, becomes one error that names the
-plugin and its distribution. Only the chosen plugin is imported, so a broken neighbour does no harm.
+plugin and its distribution. Only the chosen plugin is imported, so a broken neighbour does no harm. The first import of
+a module is tried in a copy of this process, which may hang or crash where this one must not: a descriptor is light, so
+that costs a few milliseconds.
 """
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,9 +18,18 @@ from packaging.requirements import Requirement
 from stevedore.driver import DriverManager
 
 from ..contract import API_VERSION, Boundary, PlanError, Plugin, Role
-from .installed import Installed, duplicates, installed_plugins
+from .disabled import KEY as DISABLED
+from .installed import CORE, Installed, duplicates, installed_plugins
+from .lines import line_of
 from .names import choices
+from .probe import probe
+from .source import Source
 
+IMPORT_S = 60.0
+"""Seconds after which the import of a descriptor is taken to hang."""
+
+_fates: dict[str, str] = {}
+"""What became of the modules that were tried: nothing, or what would have become of this process."""
 _MACHINERY = ("<frozen importlib", "/importlib/", "/stevedore/", __file__)
 """Frames that say nothing about why a plugin's import failed."""
 
@@ -26,8 +38,41 @@ def load_plugin(role: Role, name: str, installed: Sequence[Installed] | None = N
     """The descriptor of plugin ``name`` of ``role``, and where it came from; PlanError if there is no usable one.
     ``installed`` saves looking through the packages again for every plugin of a profile."""
     entry = _find(role, name, installed_plugins() if installed is None else installed)
-    boundary = Boundary(plugin=name, role=role.value)
-    descriptor = _import(role, entry)
+    try_imports([entry])
+    if fate := _fates.pop(entry.module, ""):
+        raise _failed(entry, f"its import {fate}")
+    return checked(entry, imported(entry)), entry
+
+
+def try_imports(plugins: Iterable[Installed]) -> None:
+    """Import modules that are new to this process in a copy of it, all in one since a copy costs more than they do.
+    Whoever loads a plugin that would have ended or hung this process gets an error then."""
+    waiting = {plugin.module: plugin for plugin in plugins
+               if plugin.distribution != CORE and plugin.module not in sys.modules.keys() | _fates.keys()}
+
+    def attempt(say: Callable[[str], None]) -> None:
+        for module, plugin in waiting.items():
+            try:
+                imported(plugin)
+            except PlanError:
+                pass  # one that raises can be imported here, and is told of then
+            say(module)
+
+    def notice(done: int) -> str:
+        plugin = list(waiting.values())[min(done, len(waiting) - 1)]
+        return (f"grpo-bench: still importing {plugin.role} {plugin.name!r} of {plugin.distribution} "
+                f"{plugin.version}, for {IMPORT_S:g} s at most")
+
+    if waiting:
+        found = probe(attempt, IMPORT_S, notice)
+        _fates.update(dict.fromkeys(found.lines, ""))
+        if found.fate:
+            _fates[list(waiting)[min(len(found.lines), len(waiting) - 1)]] = found.fate
+
+
+def checked(entry: Installed, descriptor: Any) -> Plugin:
+    """What ``entry`` led to, where that is a descriptor which speaks this API and says the same; else a PlanError."""
+    boundary = Boundary(plugin=entry.name, role=entry.role)
     if not isinstance(descriptor, Plugin):
         raise PlanError(f"{entry.value} of {entry.distribution} is no plugin descriptor but of type "
                         f"{type(descriptor).__name__}", boundary=boundary,
@@ -35,11 +80,20 @@ def load_plugin(role: Role, name: str, installed: Sequence[Installed] | None = N
     if descriptor.api != API_VERSION:
         raise PlanError(f"{entry.distribution} {entry.version} is written for plugin API {descriptor.api}, "
                         f"this grpo-bench has {API_VERSION}", boundary=boundary, hint="install a version that matches")
-    if (descriptor.role, descriptor.name) != (role, name):
-        raise PlanError(f"{entry.distribution} registers {entry.value} as {role.value} {name!r}, but its descriptor "
-                        f"says {descriptor.role} {descriptor.name!r}", boundary=boundary,
+    if (descriptor.role, descriptor.name) != (entry.role, entry.name):
+        raise PlanError(f"{entry.distribution} registers {entry.value} as {entry.role} {entry.name!r}, but its "
+                        f"descriptor says {descriptor.role} {descriptor.name!r}", boundary=boundary,
                         hint="an error of that package")
-    return descriptor, entry
+    return descriptor
+
+
+def check_enabled(role: Role, name: str, sources: Iterable[Source]) -> None:
+    """PlanError where a registry file switches the plugin off."""
+    for source in sources:
+        if (text := f"{role.value}:{name}") in source.disabled:
+            line = line_of(source.lines, (DISABLED, source.disabled.index(text)))
+            raise PlanError(f"{role.value} {name!r} is disabled by {source.file}:{line}",
+                            hint="take it off that list, or choose another")
 
 
 def check_requirements(descriptor: Plugin) -> None:
@@ -76,18 +130,24 @@ def _find(role: Role, name: str, plugins: Sequence[Installed]) -> Installed:
     return of_role[name]
 
 
-def _import(role: Role, entry: Installed) -> Any:
+def imported(entry: Installed) -> Any:
+    """What the entry point names, imported here; PlanError where that raises or exits."""
     def fail(_manager: Any, _entry_point: Any, error: BaseException) -> None:
         raise error
 
     try:
-        return DriverManager(namespace=role.entry_point_group, name=entry.name, on_load_failure_callback=fail).driver
+        return DriverManager(namespace=Role(entry.role).entry_point_group, name=entry.name,
+                             on_load_failure_callback=fail).driver
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PlanError(f"{entry.distribution} {entry.version} cannot be imported: {_last_words(error)}",
-                        boundary=Boundary(plugin=entry.name, role=role.value),
-                        hint=f"python -c 'import {entry.value.partition(':')[0]}' shows the whole traceback") from error
+        raise _failed(entry, _last_words(error)) from error
+
+
+def _failed(entry: Installed, why: str) -> PlanError:
+    return PlanError(f"{entry.distribution} {entry.version} cannot be imported: {why}",
+                     boundary=Boundary(plugin=entry.name, role=entry.role),
+                     hint=f"python -c 'import {entry.module}' shows the whole traceback")
 
 
 def _last_words(error: BaseException) -> str:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_LONG = 200
+"""Characters of a name above which a message shows its beginning only."""
 
 
 def dotted(path: Iterable[str | int]) -> str:
@@ -17,8 +19,14 @@ def dotted(path: Iterable[str | int]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _BARE.fullmatch(part) else json.dumps(part))
+            text += ("." if text else "") + shown(part)
     return text
+
+
+def shown(name: str) -> str:
+    """A name as it can stand in one line of a message: an odd one in quotes, with escapes, a very long one cut."""
+    name = name if len(name) <= _LONG else f"{name[:_LONG]}..."
+    return name if _BARE.fullmatch(name) else json.dumps(name)
 
 
 def choices(name: str, known: Iterable[str]) -> str:

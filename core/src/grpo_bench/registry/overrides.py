@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..contract import RegistryError
-from .names import dotted
+from .lines import line_of_endless_key
+from .names import dotted, shown
 from .source import EXTENDS, fault
 
 
@@ -16,11 +17,12 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
-        path = _override_key(key) if equals and "\n" not in key else ()
+        usable = equals and "\n" not in key and not line_of_endless_key(argument)
+        path = _override_key(key) if usable else ()
         if not path:
-            raise RegistryError(f"--set {argument}: should have the form key=value, as in grpo.max_steps=10")
+            raise RegistryError(f"--set {shown(argument)}: should have the form key=value, as in grpo.max_steps=10")
         if path[0] in ("profiles", EXTENDS):
-            raise RegistryError(f"--set {argument}: {path[0]!r} cannot be set here",
+            raise RegistryError(f"--set {shown(argument)}: {path[0]!r} cannot be set here",
                                 hint="keys are those inside a profile, as in trainer.learning_rate")
         value = _override_value(text)
         if found := fault(value, path):

@@ -6,11 +6,11 @@ the run folder keeps its JSON form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..contract import Finding, Placement, Plugin, PolicyFacts, Role
+from ..contract import Finding, Placement, Plugin, PolicyFacts, Role, Task
 from .profile import Profile
 from .resolved import Explained
 
@@ -42,7 +42,8 @@ class Plan:
 
     ``parts`` has one part per role; a missing ruleset is simply absent. ``checkpoint`` is the policy with its folder
     found. ``transport`` carries weights from trainer to generator; ``incomparable`` says why their log-probabilities
-    cannot be compared, and is empty where they can. ``placements`` maps trainer, generator and rollout
+    cannot be compared, and is empty where they can. ``tasks`` maps the splits that train and validate to the
+    environment's lists of them, as long as the environment has them. ``placements`` maps trainer, generator and rollout
     to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
     written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
     """
@@ -55,6 +56,7 @@ class Plan:
     checkpoint: PolicyFacts
     transport: str
     incomparable: str
+    tasks: Mapping[str, Sequence[Task]]
     placements: Mapping[str, Placement]
     hardware: Mapping[str, Any]
     resolved: Mapping[str, Any]
@@ -66,6 +68,15 @@ class Plan:
     @property
     def scored(self) -> bool:
         return not self.unscored
+
+    @property
+    def training_tasks(self) -> Sequence[Task]:
+        return self.tasks[self.profile.grpo.split]
+
+    @property
+    def validation_tasks(self) -> Sequence[Task]:
+        """The first ``validation.max_tasks`` of its split."""
+        return self.tasks[self.profile.validation.split][:self.profile.validation.max_tasks]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
@@ -81,6 +92,7 @@ class Plan:
                        "vocab_size": self.checkpoint.vocab_size},
             "transport": self.transport,
             "incomparable": self.incomparable,
+            "tasks": dict(self.provenance["tasks"]),
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),
             "findings": [asdict(finding) for finding in self.findings],

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from .installed import GROUP
-from .source import FILE_NAME
-
-CORE = "grpo-bench"
+from .installed import CORE, GROUP
+from .places import FILE_NAME
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 

@@ -5,16 +5,18 @@ Nothing here loads a plugin: a role's section is checked for ``use`` alone until
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..contract import RunFolderError
 from .layers import Dropped, Merged, Origin, merge
 from .lines import Key
 from .names import dotted
 from .profile import Profile
-from .source import Source, read_sources
+from .source import Source, fault, read_sources
 from .validate import validate
 
 DEFAULT = Origin("default")
@@ -59,9 +61,31 @@ def resolve(name: str, *, registry: Path | None = None, overrides: Iterable[str]
     return Resolved(merged, validate(Profile, merged.values, merged), sources)
 
 
+def recorded(file: Path, name: str) -> Resolved:
+    """Profile ``name`` as a run's ``profile.json`` keeps it, every value written out."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}", hint="restore it from a copy") from error
+    if not isinstance(values, dict):
+        raise RunFolderError(f"{file} holds no profile", hint="restore it from a copy")
+    if found := fault(values):
+        raise RunFolderError(f"{file}: {dotted(found[0])}: {found[1]}", hint="restore it from a copy")
+    origin = Origin("recorded", file=file)
+    merged = Merged(name, (name,), values, {(): origin, **dict.fromkeys(_paths(values, ()), origin)}, ())
+    return Resolved(merged, validate(Profile, values, merged), ())
+
+
 def explain(values: Mapping[str, Any], merged: Merged) -> tuple[Explained, ...]:
     """Every value of ``values`` (a profile as JSON data, defaults written out) with its origin."""
     return tuple(Explained(dotted(path), value, _origin(merged, path)) for path, value in _leaves(values, ()))
+
+
+def _paths(value: Any, path: Key) -> Iterator[Key]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from _paths(inner, (*path, key))
 
 
 def _leaves(value: Any, path: Key) -> Iterator[tuple[Key, Any]]:

@@ -22,6 +22,8 @@ from .names import choices
 Model = TypeVar("Model", bound=BaseModel)
 OFF = "off"
 """How a registry says None, for any key that may be None."""
+MOST = 20
+"""Wrong values that one message lists."""
 
 
 def validate(model: type[Model], values: Mapping[str, Any], merged: Merged, prefix: Key = ()) -> Model:
@@ -30,8 +32,10 @@ def validate(model: type[Model], values: Mapping[str, Any], merged: Merged, pref
     try:
         return model.model_validate_json(json.dumps(_with_nulls(values, model)), strict=True)
     except ValidationError as error:
-        found = [_said(item, model, merged, prefix) for item in error.errors(include_url=False, include_context=False)]
-        raise RegistryError("\n".join(dict.fromkeys(found))) from None
+        wrong = error.errors(include_url=False, include_context=False)
+        found = [_said(item, model, merged, prefix) for item in wrong[:MOST]]
+        more = [f"and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
+        raise RegistryError("\n".join([*dict.fromkeys(found), *more])) from None
 
 
 def _with_nulls(values: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:

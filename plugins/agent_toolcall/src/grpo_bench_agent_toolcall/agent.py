@@ -51,7 +51,7 @@ class ToolCallAgent:
         self._config = config
 
     async def run(self, task: Task, sandbox: Sandbox, policy: PolicyClient) -> End:
-        episode = _Episode(self._config, task, sandbox, await sandbox.read(task.prompt["path"]))
+        episode = Episode(self._config, task, sandbox, await sandbox.read(task.prompt["path"]))
         messages: list[Mapping[str, Any]] = [
             {"role": "user", "content": f"{task.prompt['statement']}\n{numbered(episode.source)}"}
         ]
@@ -67,7 +67,7 @@ class ToolCallAgent:
         return End.MAX_TURNS
 
 
-class _Episode:
+class Episode:
     """The file of one rollout and what the tools do to it."""
 
     def __init__(self, config: ToolCallConfig, task: Task, sandbox: Sandbox, source: str) -> None:

@@ -7,20 +7,20 @@ from typing import Annotated, Literal
 from grpo_bench.contract import Settings
 from pydantic import Field
 
-Count = Annotated[int, Field(ge=1, strict=True)]
+Tasks = Annotated[int, Field(ge=1, le=100_000, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 
 
 class MiniRepairConfig(Settings):
-    train_tasks: Count = 512
+    train_tasks: Tasks = 512
     """Tasks of the split ``train``."""
-    heldout_tasks: Count = 128
+    heldout_tasks: Tasks = 128
     """Tasks of the split ``heldout``, for validation; their structure never occurs in training."""
-    final_tasks: Count = 128
+    final_tasks: Tasks = 128
     """Tasks of the split ``final``, to be reported once; nothing is tuned on them."""
     isolation: Literal["auto", "namespaces", "bubblewrap", "process"] = "auto"
     """How candidate code is shut in; auto: the first of the three that this machine permits."""
-    parallel: Count = 2
+    parallel: Annotated[int, Field(ge=1, le=256, strict=True)] = 2
     """Fork servers per rollout worker, each with one run at a time."""
     cpu_s: Seconds = 0.1
     """CPU seconds of one run, the limit that decides: CPU time does not depend on the machine's load."""
