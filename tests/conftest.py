@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from grpo_bench.contract import Event
+from grpo_bench.contract import Event, timeless
 from grpo_bench.engine import Outcome, conduct, make_folder, run_virtual
-from grpo_bench.engine.checkpoints import Restored
 from grpo_bench.observers import read_events
 from grpo_bench.registry import make_plan, resolve
 
@@ -27,27 +26,24 @@ class Finished:
     def of(self, kind: str) -> list[Event]:
         return [event for event in self.events if event.kind == kind]
 
-    def timeless(self) -> list[tuple[Any, ...]]:
-        """The events without anything that a clock decides."""
-        timed = {"seconds", "durations", "ended_at", "run", "cpu_s", "wall_s", "time_to_target_s", "ledger"}
-        return [(event.seq, event.kind, event.step,
-                 {key: value for key, value in event.data.items() if key not in timed}) for event in self.events]
+    def timeless(self) -> list[tuple[str, int | None, Mapping[str, Any]]]:
+        """What does not depend on a clock."""
+        return timeless(self.events)
 
 
 @pytest.fixture
 def virtual(tmp_path: Path):
     """``virtual("key=value", ...)`` runs profile ``mock`` with these overrides, in virtual time."""
 
-    def run(*overrides: str, seed: int = 0, profile: str = "mock", registry: Path | None = None,
-            restored: Restored | None = None) -> Finished:
-        return run_mock(tmp_path, overrides, seed=seed, profile=profile, registry=registry, restored=restored)
+    def run(*overrides: str, seed: int = 0, profile: str = "mock", registry: Path | None = None) -> Finished:
+        return run_mock(tmp_path, overrides, seed=seed, profile=profile, registry=registry)
 
     return run
 
 
 def run_mock(folder: Path, overrides: Sequence[str], *, seed: int = 0, profile: str = "mock",
-             registry: Path | None = None, restored: Restored | None = None) -> Finished:
+             registry: Path | None = None) -> Finished:
     plan = make_plan(resolve(profile, registry=registry, overrides=overrides, cwd=folder), seed)
     run = make_folder(plan, folder / "runs", datetime.now(UTC))
-    outcome = run_virtual(lambda clock: conduct(plan, run, clock, restored=restored))
+    outcome = run_virtual(lambda clock: conduct(plan, run, clock))
     return Finished(outcome, list(read_events(run / "events.jsonl")))

@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ import pytest
 
 from grpo_bench.contract import InputError, Kind, Phase, Plugin, PluginError, Role, RunFolderError, Status
 from grpo_bench.engine import conduct, make_folder, run_virtual
-from grpo_bench.engine.checkpoints import CheckpointStore
 from grpo_bench.registry import Part, make_plan, resolve
 
 SMALL = ("grpo.max_steps=6", "grpo.prompts_per_step=4", "grpo.generations_per_prompt=3", "validation.period=3",
@@ -219,22 +217,3 @@ def test_a_silent_run_is_reported_with_what_it_waits_for(virtual):
 def test_a_split_that_the_environment_does_not_have_is_an_input_error(virtual):
     with pytest.raises(InputError, match="nosuch"):
         virtual(*SMALL, "grpo.split=nosuch")
-
-
-@pytest.mark.parametrize("schedule", [(), (*ASYNC, "schedule.max_age=1")])
-def test_a_run_that_goes_on_from_a_checkpoint_trains_the_rest_of_the_prompts_once(virtual, schedule):
-    overrides = (*SMALL, "checkpoint.period=2", "checkpoint.keep=9", *schedule)
-    whole = virtual(*overrides)
-    checkpoints = whole.outcome.folder / "checkpoints"
-    shutil.rmtree(checkpoints / "step-00006")
-    restored = CheckpointStore(checkpoints, keep=9).latest()
-    assert restored is not None
-    assert restored.step == 4
-    rest = virtual(*overrides, restored=restored)
-    assert rest.outcome.status is Status.COMPLETED, rest.outcome.error
-    assert [event.step for event in rest.of(Kind.STEP)] == [5, 6]
-    consumed = {group.group_id for group in restored.state["buffer"]["finished"]}
-    consumed |= {event.data["group_id"] for event in rest.of(Kind.GROUP)}
-    assert consumed == set(range(16, 24))
-    if not schedule:
-        assert ended(rest)["weights_sha256"] == ended(whole)["weights_sha256"]

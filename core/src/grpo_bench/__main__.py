@@ -1,8 +1,41 @@
-"""``python -m grpo_bench``."""
+"""The command ``grpo-bench``, which is also ``python -m grpo_bench``.
 
+The process ends here and not with the interpreter's own end, which would walk over all that a run has made (time that
+no ledger holds) and wait for threads that may hang. Everything is imported inside, so that Ctrl-C is one line from the
+first moment on.
+"""
+
+import os
 import sys
 
-from .cli import main
+
+def script() -> None:
+    """Run the command that the arguments name and end the process with its exit code."""
+    try:
+        from .cli import main
+        code = main()
+    except KeyboardInterrupt:
+        print("grpo-bench: interrupted", file=sys.stderr)
+        code = 130
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    import atexit
+    try:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError, KeyboardInterrupt):
+        pass
+    finally:
+        os._exit(code)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

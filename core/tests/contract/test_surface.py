@@ -16,8 +16,8 @@ NAMES = {
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
     "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence",
     "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "hookimpl",
-    "load_object",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "canonical",
+    "hookimpl", "load_object", "settings_of", "timeless",
 }
 
 

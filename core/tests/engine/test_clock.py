@@ -7,6 +7,7 @@ import time
 import pytest
 
 from grpo_bench.engine import RealClock, VirtualDeadlock, run_virtual
+from grpo_bench.engine.clock import disagreements, run_real
 
 
 def test_an_hour_of_sleeping_passes_at_once_and_time_outs_follow():
@@ -60,3 +61,35 @@ def test_the_real_clock_knows_when_the_process_began():
     before = clock.since_process_start()
     assert 0 < before < 3600 * 24
     assert clock.since_process_start() >= before
+
+
+@pytest.mark.parametrize(("phases", "wall_s", "elapsed_s", "process_s", "found"), [
+    ({"rollout": 3.0, "update": 1.0}, 4.0, 4.0, 4.04, []),
+    ({"rollout": 3.0, "update": 0.9}, 4.0, 4.0, 4.0,
+     ["the phases add up to 3.900 s where 4.000 s have passed: -0.100 s"]),
+    ({"rollout": 4.0}, 4.0, 4.0, 9.5, ["the run's clock says 4.000 s where 9.500 s have passed: -5.500 s"]),
+    ({"rollout": 10_000.0}, 10_000.0, 10_000.0, 10_009.0, []),
+])
+def test_an_account_of_time_that_does_not_add_up_is_said_with_its_amount(phases, wall_s, elapsed_s, process_s, found):
+    assert disagreements({"ledger": phases, "wall_s": wall_s}, elapsed_s, process_s) == found
+
+
+def test_tasks_that_a_run_leaves_behind_are_ended(monkeypatch):
+    monkeypatch.setattr("grpo_bench.engine.clock._LEFT_S", 0.05)
+    ends = []
+
+    async def stubborn():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ends.append("ended")
+
+    async def main(clock):
+        kept.append(asyncio.create_task(stubborn()))
+        await asyncio.sleep(0)
+        return clock.monotonic() > 0
+
+    kept = []
+    assert run_real(main)
+    assert ends == ["ended"]

@@ -1,13 +1,15 @@
 """The watchdog, in virtual time."""
 
 import asyncio
+import threading
 
 import pytest
+import structlog
 
 from grpo_bench.contract import Kind
 from grpo_bench.engine.clock import run_virtual
 from grpo_bench.engine.recorder import Recorder
-from grpo_bench.engine.watchdog import watch
+from grpo_bench.engine.watchdog import turning, watch
 
 
 def stalls(describe, *, busy_until_s):
@@ -16,7 +18,7 @@ def stalls(describe, *, busy_until_s):
 
     async def main(clock):
         recorder = Recorder(clock, events.append)
-        watching = asyncio.create_task(watch(recorder, clock, 30.0, describe))
+        watching = asyncio.create_task(watch(recorder, clock, 30.0, describe, structlog.get_logger()))
         await asyncio.sleep(busy_until_s)
         recorder.alarm("something", "moves")
         await asyncio.sleep(100 - busy_until_s)
@@ -44,3 +46,24 @@ def test_a_report_that_cannot_be_made_is_a_report_too():
     found = stalls(describe, busy_until_s=1)
     assert "no stacks" in found[0].data["waiting"]
     assert found[0].data["stacks"].keys() == {"engine"}
+
+
+def test_an_engine_stuck_in_one_call_is_reported_from_outside(capsys):
+    entries = []
+
+    class Log:
+        def warning(self, event, **facts):
+            entries.append((event, facts))
+
+    async def main():
+        with turning(0.2, Log()):
+            await asyncio.sleep(0.6)
+            assert not entries
+            threading.Event().wait(1.5)
+
+    asyncio.run(main())
+    event, facts = entries[0]
+    assert event == "stuck"
+    assert "threading.Event().wait(1.5)" in facts["stacks"]["engine"]
+    assert f"stalled: {facts['message']}" in capsys.readouterr().err
+    assert len(entries) <= 4

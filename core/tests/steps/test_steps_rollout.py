@@ -230,7 +230,7 @@ def test_the_environment_can_keep_a_rollout_out_of_the_loss() -> None:
     (Script(exec="raise"), End.FAILED, Cause.ENVIRONMENT), (Script(exec="hang"), End.TIMEOUT, Cause.DEADLINE),
     (Script(agent="raise"), End.FAILED, Cause.AGENT), (Script(agent="hang"), End.TIMEOUT, Cause.DEADLINE),
     (Script(agent="odd"), End.FAILED, Cause.AGENT), (Script(end=End.FAILED), End.FAILED, Cause.AGENT),
-    (Script(diff="raise"), End.FAILED, Cause.ENVIRONMENT), (Script(diff="hang"), End.TIMEOUT, Cause.DEADLINE),
+    (Script(diff="raise"), End.FAILED, Cause.ENVIRONMENT), (Script(diff="hang"), End.TIMEOUT, Cause.ENVIRONMENT),
     (Script(score="raise"), End.FAILED, Cause.SCORE), (Script(score="hang"), End.TIMEOUT, Cause.SCORE),
     (Script(score="none"), End.FAILED, Cause.SCORE), (Script(score="nan"), End.FAILED, Cause.SCORE),
 ])

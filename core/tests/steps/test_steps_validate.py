@@ -74,5 +74,5 @@ def test_the_start_does_not_shift_the_cadence() -> None:
 def test_the_share_of_failures_is_bounded_and_explained() -> None:
     rollouts = [rollout("a", 1), rollout("a", None), rollout("b", 0), rollout("b", 1)]
     assert check_failed_share(rollouts, 0.25, 3) == summarize(rollouts)
-    with pytest.raises(RolloutShareExceeded, match=r"1 of 4 .* 1 score.* no grade \(task a\)"):
+    with pytest.raises(RolloutShareExceeded, match=r"1 of 4 .* 1 score.* no grade .*role environment, task a, step 3"):
         check_failed_share(rollouts, 0.2, 3)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from pathlib import Path
 
-from .options import Verbs, add_profile_options, resolved_by
+from .options import Verbs, add_profile_options, planned_by
 
 
 def add(verbs: Verbs) -> None:
@@ -20,10 +19,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..registry import make_plan
-    plan = make_plan(resolved_by(arguments), arguments.seed)
+    _, plan = planned_by(arguments)
     from ..engine import execute
     progress = not arguments.json or sys.stderr.isatty()
-    code = execute(plan, arguments.runs, progress=progress, json_output=arguments.json)
-    gc.freeze()  # or the interpreter's end walks every object that a run has made: time that no ledger holds
-    return code
+    return execute(plan, arguments.runs, progress=progress, json_output=arguments.json)

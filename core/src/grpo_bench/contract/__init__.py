@@ -6,6 +6,7 @@ from .errors import (
 )
 from .events import Kind, Phase
 from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
+from .history import canonical, settings_of, timeless
 from .observers import RunFacts, hookimpl
 from .plugin import API_VERSION, Capabilities, Plugin, load_object
 from .roles import (
@@ -34,6 +35,6 @@ __all__ = [
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
     "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence", "ToolCall",
     "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "hookimpl",
-    "load_object",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "canonical",
+    "hookimpl", "load_object", "settings_of", "timeless",
 ]

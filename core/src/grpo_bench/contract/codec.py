@@ -105,8 +105,13 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 def to_jsonable(value: Any) -> Any:
     """Plain JSON data (no NaN literals) that :func:`from_jsonable` turns back into an equal value."""
-    if value is None or isinstance(value, bool) or type(value) in (int, str):
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
         return value
+    if kind is dict and not _TAGS & value.keys():
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_jsonable(item) for item in value]
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, np.integer | np.bool_):
@@ -118,8 +123,6 @@ def to_jsonable(value: Any) -> Any:
         return {"$enum": type(value).__name__, "value": value.value}
     if isinstance(value, tuple):
         return {"$tuple": [to_jsonable(item) for item in value]}
-    if isinstance(value, list):
-        return [to_jsonable(item) for item in value]
     if isinstance(value, Path):
         return {"$path": str(value)}
     if is_dataclass(value) and type(value).__name__ in _KNOWN:

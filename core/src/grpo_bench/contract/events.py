@@ -30,12 +30,13 @@ class Kind(StrEnum):
     """Event kinds. Keys of ``data`` stand in parentheses."""
 
     RUN_STARTED = "run_started"
-    """The first (run, profile, seed, target, metric, max_steps, prompts_per_step, generations_per_prompt, scored)"""
+    """The first (run, profile, seed, target, metric, max_steps, prompts_per_step, generations_per_prompt, scored,
+    unscored, settings: the resolved profile, parts by role, observers, placements, tasks)"""
     PHASE = "phase"
     """The critical path goes over to another phase (phase)"""
     ROLLOUT = "rollout"
     """A rollout ended (rollout_id, group_id, task_id, purpose, end, cause, message, reward, turns, sampled_tokens,
-    versions, durations, counters, attempt)"""
+    versions, durations, counters, attempt, worker: which it ran on)"""
     GROUP = "group"
     """All rollouts of a training prompt ended (group_id, task_id, epoch, index, target, rewards, oldest_version)"""
     BATCH = "batch"
@@ -48,15 +49,17 @@ class Kind(StrEnum):
     VALIDATION = "validation"
     """A validation (version, k, tasks, passed, metrics, standard_error, seconds, ends, target_met)"""
     CHECKPOINT = "checkpoint"
-    """A checkpoint was written (folder, what, seconds, bytes)"""
+    """A checkpoint was written (folder, what, seconds, bytes: of the trainer's part)"""
     ALARM = "alarm"
     """Something a person should know (name, message)"""
     STALL = "stall"
-    """Nothing moved for ``limits.stall_report_s`` (waiting, seconds, stacks)"""
+    """Nothing moved for ``limits.stall_report_s`` (message, waiting, seconds, stacks)"""
     STEP = "step"
     """A step is over (version, seconds, reward_mean, rollouts, sampled_tokens)"""
     RESUMED = "resumed"
-    """An interrupted run goes on (from_step, attempt)"""
+    """An interrupted run goes on in another process, whose ``elapsed_s`` starts at 0 (from_step: of the checkpoint, 0
+    for none; from_seq: the first event that is not in it; attempt: 2 or more; forced: what differs from the attempt
+    before, as text; settings: the resolved profile, where forced)"""
     ERROR = "error"
     """The run failed (type, message, hint, plugin, role, task, traceback)"""
     RUN_ENDED = "run_ended"

@@ -5,12 +5,14 @@ Observers see; they never steer. One that raises is reported once and unregister
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pluggy
 
+from .roles import Finding
 from .values import Event, Group, ValidationReport
 
 PROJECT = "grpo_bench"
@@ -20,12 +22,14 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known when a run starts: id, folder, the resolved profile (JSON data), whether it can be scored."""
+    """What is known when a run starts: id, folder, the resolved profile (JSON data), whether it can be scored. In a
+    later attempt ``history`` holds the events of the earlier ones."""
 
     run: str
     folder: Path
     profile: dict[str, Any]
     scored: bool
+    history: Sequence[Event] = ()
 
 
 class ObserverHooks:
@@ -50,3 +54,9 @@ class ObserverHooks:
     @hookspec
     def run_ended(self, summary: dict[str, Any]) -> None:
         """Once, after everything else; ``summary`` is what ``--json`` prints."""
+
+    @hookspec
+    def check_run(self, folder: Path, events: Sequence[Event]) -> Sequence[Finding]:
+        """Asked about a run that is over, on any machine: whether what this observer wrote into the run's folder is
+        there, and is what the events of all attempts say."""
+        return ()

@@ -50,7 +50,9 @@ class Plugin:
     takes a list of Remotes, one per engine, and returns a GeneratorClient inside a rollout worker. Environments and
     agents are made inside rollout workers by ``worker_factory`` from ``(config, WorkerContext)``; an environment's
     ``factory`` object only lists tasks. ``describe`` (optional) takes the config and returns facts for the plan, such
-    as the isolation in force. ``stand_in`` is True for mocks and modelled parts.
+    as the isolation in force; a trainer's facts say what it computes in MLLOG's words (``opt_name``,
+    ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is True for mocks and modelled
+    parts. ``known_failures`` are demands of the conformance kit that it is known not to meet, each with the reason.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Plugin:
     requires: tuple[str, ...] = ()
     supports: Mapping[str, str] = field(default_factory=dict)
     stand_in: bool = False
+    known_failures: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_object(spec: str) -> Any:

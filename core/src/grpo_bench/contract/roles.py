@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from .fabric import Address, FabricHandle, Placement
 from .values import (
-    End, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
+    End, Event, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
 )
 
 
@@ -64,7 +64,7 @@ class PluginContext:
     shared: Mapping[str, Any] = field(default_factory=dict)
     """Sections of the profile that the role is entitled to read: ``loss`` and ``transport`` (the one that
     carries its weights) for a trainer, ``sampling`` (both profiles, as :class:`Sampling`) for a generator, ``limits``
-    for environment and agent."""
+    for environment and agent, ``grpo`` for a ruleset."""
 
 
 @dataclass(frozen=True)
@@ -264,11 +264,18 @@ class Finding:
 class Ruleset(Protocol):
     """What must hold for a result to count, and when to validate and stop."""
 
-    def check(self, profile: Any) -> Sequence[Finding]: ...
+    def check(self, profile: Any) -> Sequence[Finding]:
+        """Judge a profile before it runs: the resolved profile as JSON data and, under ``facts``, what each part said
+        about itself, by role."""
+        ...
 
     def should_validate(self, step: int, max_steps: int) -> bool: ...
 
     def met(self, report: ValidationReport) -> bool: ...
+
+    def check_run(self, folder: Path, events: Sequence[Event]) -> Sequence[Finding]:
+        """Judge a run that is over, from its folder and the events of all its attempts, on any machine."""
+        ...
 
 
 class Hardware(Protocol):

@@ -2,9 +2,10 @@
 
 from .buffer import GroupBuffer, Ticket
 from .clock import RealClock, VirtualClock, VirtualDeadlock, VirtualLoop, run_virtual
-from .run import EXIT_CODES, Outcome, conduct, execute, make_folder
+from .resume import Resumption, prepare
+from .run import EXIT_CODES, Outcome, conduct, execute, go_on, make_folder
 
 __all__ = [
-    "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Ticket", "VirtualClock", "VirtualDeadlock", "VirtualLoop",
-    "conduct", "execute", "make_folder", "run_virtual",
+    "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Resumption", "Ticket", "VirtualClock", "VirtualDeadlock",
+    "VirtualLoop", "conduct", "execute", "go_on", "make_folder", "prepare", "run_virtual",
 ]

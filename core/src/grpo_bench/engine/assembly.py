@@ -6,15 +6,15 @@ Errors of a part are attributed here: whatever a plugin raises leaves as a Plugi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..contract import (
-    Boundary, DeadlineExceeded, Environment, FabricHandle, Generator, GroupSpec, GrpoBenchError, InputError, Placement,
-    PluginContext, PluginError, Purpose, Role, Ruleset, Sampling, Task, Trainer, WorkerGroup, load_object,
+    Boundary, DeadlineExceeded, FabricHandle, Generator, GroupSpec, GrpoBenchError, Placement, PluginContext,
+    PluginError, Purpose, Role, Ruleset, Sampling, Trainer, WorkerGroup, load_object,
 )
 from ..registry import Part, Plan
 from ..steps.rollout import TARGET, PluginSpec, worker_config
@@ -22,6 +22,8 @@ from .seeds import branch
 
 _POLICY = "grpo_bench.policy:make_policy"
 _CLOSE_S = 60.0
+_HEALTH_S = 2.0
+_LOGGED = "the traceback is in the run's engine.log"
 
 T = TypeVar("T")
 
@@ -44,7 +46,6 @@ class Assembly:
         self.fabric: FabricHandle = self._make(Role.FABRIC, None)
         self.trainer: Trainer = self._make(Role.TRAINER, self.fabric)
         self.generator: Generator = self._make(Role.GENERATOR, self.fabric)
-        self.environment: Environment = self._make(Role.ENVIRONMENT, self.fabric)
         self.ruleset: Ruleset | None = self._make(Role.RULESET, self.fabric) if Role.RULESET in plan.parts else None
         self.workers: WorkerGroup | None = None
 
@@ -53,9 +54,11 @@ class Assembly:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._started(Role.TRAINER, self.trainer.start()))
             tasks.create_task(self._started(Role.GENERATOR, self.generator.start()))
-        self.workers = await self.fabric.start_group(self._rollout_group())
+        with self.attributed(Role.GENERATOR if self.plan.profile.rollout.workers == 0 else Role.ENVIRONMENT):
+            self.workers = await self.fabric.start_group(self._rollout_group())
         with self.attributed(Role.ENVIRONMENT):
-            await self.workers.call_all("start", deadline_s=self.plan.profile.limits.sandbox_start_s)
+            await within(self.workers.call_all("start"), self.plan.profile.limits.sandbox_start_s,
+                         "the start of the rollout workers", "limits.sandbox_start_s")
 
     async def close(self) -> None:
         """Close everything that was started, the workers first; what fails or hangs is logged, not raised."""
@@ -70,14 +73,13 @@ class Assembly:
             except Exception as error:
                 self._logger.warning("close failed", part=name, error=repr(error), exc_info=True)
 
-    def tasks(self, split: str, at_most: int | None) -> Sequence[Task]:
-        """The environment's tasks of ``split``, the first ``at_most`` of them."""
-        with self.attributed(Role.ENVIRONMENT):
-            tasks = self.environment.tasks(split)
-            if not len(tasks):
-                raise InputError(f"split {split!r} has no tasks",
-                                 hint="see grpo.split and validation.split in the profile")
-        return tasks[:at_most] if at_most is not None else tasks
+    async def generator_health(self) -> Any:
+        """What the generator says about itself, or why it does not."""
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                return dict(await self.generator.health())
+        except Exception as error:
+            return repr(error)
 
     @contextmanager
     def attributed(self, role: Role, *, step: int | None = None, task: str | None = None) -> Iterator[None]:
@@ -86,14 +88,19 @@ class Assembly:
             yield
 
     @contextmanager
-    def between(self, *, step: int) -> Iterator[None]:
-        """Work of two parts at once: an error that blames the role of one leaves with its plugin named as well."""
+    def between(self, *, step: int, pair: bool = True) -> Iterator[None]:
+        """Work of several parts at once: an error that blames the role of one leaves with its plugin named as well. One
+        that blames none leaves with both names where it is a ``pair``: trainer and generator."""
         try:
             yield
         except GrpoBenchError as error:
-            role = error.boundary.role
-            plugin = self.plan.parts[Role(role)].name if role is not None else None
-            error.boundary = replace(error.boundary, plugin=error.boundary.plugin or plugin, step=step)
+            at = error.boundary
+            if at.role is None and not pair:
+                error.boundary = replace(at, step=step)
+            else:
+                roles = [Role(at.role)] if at.role else [Role.TRAINER, Role.GENERATOR]
+                plugins = "/".join(self.plan.parts[role].name for role in roles)
+                error.boundary = replace(at, plugin=at.plugin or plugins, role="/".join(roles), step=step)
             raise
 
     async def _started(self, role: Role, work: Any) -> None:
@@ -109,8 +116,8 @@ class Assembly:
         profile = self.plan.profile
         return replace(
             bare_context(self.plan, self.plan.parts[role], self._folder, self._clock, self._logger), fabric=fabric,
-            shared={"loss": profile.grpo.loss, "limits": profile.limits, "sampling": self.sampling,
-                    "transport": self.plan.transport})
+            shared={"grpo": profile.grpo, "loss": profile.grpo.loss, "limits": profile.limits,
+                    "sampling": self.sampling, "transport": self.plan.transport})
 
     def _rollout_group(self) -> GroupSpec:
         plan, profile = self.plan, self.plan.profile
@@ -126,7 +133,8 @@ class Assembly:
         placement = plan.placements.get("rollout", Placement())
         count = len(engines) if beside else profile.rollout.workers
         return GroupSpec(name="rollout", target=TARGET, config=config,
-                         placement=replace(placement, workers=count), colocate=engines[0].group if beside else None)
+                         placement=replace(placement, workers=count), colocate=engines[0].group if beside else None,
+                         start_deadline_s=profile.limits.start_s)
 
     def _worker_part(self, role: Role) -> PluginSpec:
         part = self.plan.parts[role]
@@ -157,10 +165,11 @@ def crossing(boundary: Boundary) -> Iterator[None]:
             error.boundary = boundary
         elif error.boundary.step is None:
             error.boundary = replace(error.boundary, step=boundary.step)
+        if isinstance(error, PluginError):
+            error.hint = error.hint or _LOGGED
         raise
     except Exception as error:
-        raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary,
-                          hint="the traceback is in the run's engine.log") from error
+        raise PluginError(f"{type(error).__name__}: {error}", boundary=boundary, hint=_LOGGED) from error
 
 
 def bare_context(plan: Plan, part: Part, folder: Path, clock: Any, logger: Any) -> PluginContext:

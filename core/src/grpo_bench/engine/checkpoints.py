@@ -1,36 +1,45 @@
 """Checkpoints: written whole or not at all.
 
-A checkpoint is built under a temporary name, every file is fsynced, then it is renamed and its parent fsynced; so a
-folder named ``step-00012`` is always complete. It holds what the trainer saved and ``state.json``: step, the buffer's
-finished groups and open prompts, the probe sequences and the digest of the resolved profile.
+A checkpoint is built under a temporary name, every file is fsynced, then it is renamed and its parent fsynced; one that
+goes is renamed first. So a folder named ``step-00012`` is always complete. It holds what the trainer saved and
+``state.json``: the run it belongs to, its step, how many events of the journal lie before it, whether the target was
+met by then, the buffer's finished groups and open prompts, and the probe sequences.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..contract import RunFolderError
+from ..contract import Event, Kind, RunFolderError
 from ..contract.codec import from_jsonable, to_jsonable
+from ..observers.durable import sync
 
 _STATE = "state.json"
+_KEYS = {"run", "step", "seq", "met", "buffer", "probes"}
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A checkpoint to go on from: its folder for the trainer, and the engine's own state."""
+    """A checkpoint to go on from: its folder for the trainer, the engine's own state, and whether the journal has its
+    ``checkpoint`` event (a kill between the two leaves it out)."""
 
     folder: Path
     state: Mapping[str, Any]
+    recorded: bool
 
     @property
     def step(self) -> int:
         return self.state["step"]
+
+    @property
+    def seq(self) -> int:
+        """The number of the ``checkpoint`` event that belongs to it: all events before that one are in it."""
+        return self.state["seq"]
 
 
 class CheckpointStore:
@@ -42,8 +51,10 @@ class CheckpointStore:
 
     def begin(self, name: str) -> Path:
         """An empty folder to write checkpoint ``name`` into."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for left in self._folder.glob(".writing-*"):
+        if not self._folder.is_dir():
+            self._folder.mkdir()
+            sync(self._folder.parent)
+        for left in [*self._folder.glob(".writing-*"), *self._folder.glob(".removing-*")]:
             shutil.rmtree(left)
         folder = self._folder / f".writing-{name}"
         folder.mkdir()
@@ -58,7 +69,7 @@ class CheckpointStore:
         sync(written)
         final = written.with_name(written.name.removeprefix(".writing-"))
         if final.exists():
-            shutil.rmtree(final)
+            self._remove(final)
         written.rename(final)
         sync(self._folder)
         return final
@@ -66,34 +77,39 @@ class CheckpointStore:
     def prune(self) -> None:
         """Remove all but the newest ``keep`` step checkpoints."""
         for folder in self._steps()[:-self._keep]:
-            shutil.rmtree(folder)
+            self._remove(folder)
 
-    def latest(self) -> Restored | None:
-        """The newest checkpoint, or None."""
+    def latest(self, history: Sequence[Event]) -> Restored | None:
+        """The newest checkpoint of the run that recorded ``history``, or None; RunFolderError where it is not whole."""
         steps = self._steps()
-        return self._read(steps[-1]) if steps else None
+        if not steps:
+            return None
+        state = self._read(steps[-1])
+        seq = state["seq"]
+        if state["run"] != history[0].data["run"]:
+            raise RunFolderError(f"{steps[-1]} belongs to run {state['run']}", hint="remove it to resume without it")
+        if seq > len(history):
+            raise RunFolderError(f"{steps[-1]} knows {seq} events, the journal has {len(history)}",
+                                 hint="restore the journal from a copy, or remove the checkpoint to resume without it")
+        return Restored(steps[-1], state, seq < len(history) and history[seq].kind == Kind.CHECKPOINT)
 
     def _steps(self) -> list[Path]:
         return sorted(folder for folder in self._folder.glob("step-*") if (folder / _STATE).is_file())
 
-    def _read(self, folder: Path) -> Restored:
+    def _remove(self, folder: Path) -> None:
+        shutil.rmtree(folder.rename(folder.with_name(f".removing-{folder.name}")))
+
+    def _read(self, folder: Path) -> Mapping[str, Any]:
         try:
             state = from_jsonable(json.loads((folder / _STATE).read_text()))
-        except (ValueError, TypeError, KeyError) as error:
+            if missing := _KEYS - state.keys():
+                raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise RunFolderError(f"{folder / _STATE} is damaged: {error}",
                                  hint="remove this checkpoint folder to resume from the one before") from error
-        return Restored(folder, state)
+        return state
 
 
 def size_of(folder: Path) -> int:
     """Bytes of all files under ``folder``."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def sync(path: Path) -> None:
-    """fsync a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,13 +12,16 @@ import asyncio
 import heapq
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+T = TypeVar("T")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_LEFT_S = 5.0
+_AGREE_S, _AGREE_SHARE = 0.05, 0.001
 
 
 class RealClock:
@@ -131,6 +134,33 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
+
+
+def disagreements(ending: Mapping[str, Any], elapsed_s: float, process_s: float) -> list[str]:
+    """What is wrong with a run's account of its time, in words: phases that do not add up to the whole, or a clock that
+    went another way than the system's since the process began. Within 0.1 % or 50 ms both are right."""
+    found = []
+    for what, part, whole in (("the phases add up to", sum(ending["ledger"].values()), ending["wall_s"]),
+                              ("the run's clock says", elapsed_s, process_s)):
+        if abs(part - whole) > max(_AGREE_S, _AGREE_SHARE * whole):
+            found.append(f"{what} {part:.3f} s where {whole:.3f} s have passed: {part - whole:+.3f} s")
+    return found
+
+
+def run_real(make: Callable[[RealClock], Coroutine[Any, Any, T]]) -> T:
+    """Run the coroutine that ``make`` returns on the machine's clock. Tasks that are left are cancelled and have a few
+    seconds to end; threads are not waited for."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(make(RealClock()))
+    finally:
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=_LEFT_S))
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def run_virtual(make: Callable[[VirtualClock], Any]) -> Any:

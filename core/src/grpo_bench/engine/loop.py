@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Transfer, ValidationReport,
+    BatchError, Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Trajectory, Transfer,
+    UpdateStats, ValidationReport,
 )
 from ..steps import (
-    apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate, target_met,
-    validation_report, with_advantages,
+    RewardSummary, apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate,
+    target_met, validation_report, with_advantages,
 )
 from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
@@ -48,7 +49,7 @@ class Loop:
     """Runs the steps on started parts."""
 
     def __init__(self, parts: Assembly, recorder: Recorder, observers: Any, store: CheckpointStore, clock: Any,
-                 digest: str, transport_folder: Path) -> None:
+                 run: str, transport_folder: Path) -> None:
         profile = parts.plan.profile
         assert parts.workers is not None
         self._parts = parts
@@ -57,12 +58,13 @@ class Loop:
         self._observers = observers
         self._store = store
         self._clock = clock
-        self._digest = digest
-        self._train = parts.tasks(profile.grpo.split, None)
-        self._held_out = parts.tasks(profile.validation.split, profile.validation.max_tasks)
-        beside = Boundary(parts.plan.parts[Role.GENERATOR].name, Role.GENERATOR.value)
+        self._run = run
+        self._train = parts.plan.training_tasks
+        self._held_out = parts.plan.validation_tasks
+        beside = profile.rollout.workers == 0
+        owner = Role.GENERATOR if beside else Role.ENVIRONMENT
         self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock,
-                                 engines=beside if profile.rollout.workers == 0 else None)
+                                 owner=Boundary(parts.plan.parts[owner].name, owner.value), engines=beside)
         self._buffer = GroupBuffer(prompts_per_step=profile.grpo.prompts_per_step, max_age=profile.schedule.max_age,
                                    max_steps=profile.grpo.max_steps, tasks=len(self._train))
         self._arrived = asyncio.Event()
@@ -83,26 +85,37 @@ class Loop:
         """All steps until the target is met or none is left."""
         if restored is not None:
             await self._restore(restored)
-        if why := self._parts.plan.incomparable:
-            self._recorder.alarm("probe_not_compared", f"refits are not checked by log-probabilities: {why}")
-        await self._refit()
-        if restored is None and await self._validate_if_due(0):
+        if not self._over():
+            await self._first_refit()
+        if restored is not None:
+            self._go_on(restored)
+        elif await self._validate_if_due(0):
             return Status.TARGET_MET
+        if not self._over():
+            await self._steps()
+        if self.progress.met:
+            return Status.TARGET_MET
+        return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
+
+    async def _steps(self) -> None:
         async with asyncio.TaskGroup() as rollouts:
-            for step in range(self.progress.step + 1, self._profile.grpo.max_steps + 1):
-                self._recorder.step = step
+            while not self._over():
+                step = self._recorder.step = self.progress.step + 1
                 await self._step(step, rollouts)
-                met = await self._validate_if_due(step)
+                await self._validate_if_due(step)
                 await self._checkpoint_if_due(step)
-                if met:
-                    break
             if self._rolling:
                 self._recorder.enter(Phase.DRAIN)
             for task in self._rolling:
                 task.cancel()
-        if self.progress.met:
-            return Status.TARGET_MET
-        return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
+
+    def _over(self) -> bool:
+        return self.progress.met or self.progress.step >= self._profile.grpo.max_steps
+
+    async def _first_refit(self) -> None:
+        if why := self._parts.plan.incomparable:
+            self._recorder.alarm("probe_not_compared", f"refits are not checked by log-probabilities: {why}")
+        await self._refit()
 
     async def finish(self) -> str:
         """Write the final weights if asked for; returns their hash."""
@@ -124,7 +137,7 @@ class Loop:
             await self._arrived.wait()
         groups = self._buffer.take(target)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        summary = check_failed_share(trajectories, self._profile.limits.max_failed_share, step)
+        summary = self._checked(trajectories, step)
         batch = await self._prepare(step, groups)
         await self._update(step, batch)
         await self._hold_rollouts()
@@ -135,6 +148,10 @@ class Loop:
         self._recorder.emit(Kind.STEP, version=step, seconds=self._clock.monotonic() - started,
                             reward_mean=summary.mean, rollouts=summary.rollouts,
                             sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
+
+    def _checked(self, trajectories: Sequence[Trajectory], step: int) -> RewardSummary:
+        with self._parts.between(step=step, pair=False):
+            return check_failed_share(trajectories, self._profile.limits.max_failed_share, step)
 
     def _start_wanted(self, rollouts: asyncio.TaskGroup) -> None:
         while (ticket := self._buffer.start()) is not None:
@@ -166,7 +183,8 @@ class Loop:
         prev = await self._log_probabilities(step, batch, "current") if needs_prev(grpo) else None
         reference = await self._log_probabilities(step, batch, "reference") if needs_reference(grpo) else None
         self._recorder.enter(Phase.ADVANTAGES)
-        batch, report = apply_masks(batch, report, prev, grpo)
+        with self._parts.between(step=step):
+            batch, report = apply_masks(batch, report, prev, grpo)
         batch, report = with_advantages(replace(batch, reference_log_probabilities=reference), report, grpo)
         self._recorder.emit(
             Kind.BATCH, rows=batch.rows, rollouts=report.rollouts, tokens=report.tokens, n_tokens=batch.n_tokens,
@@ -187,6 +205,7 @@ class Loop:
         with self._parts.attributed(Role.TRAINER, step=step):
             stats = await within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
                                  "limits.update_s")
+            _check_finite(stats)
         self._recorder.emit(Kind.UPDATE, loss=stats.loss, grad_norm=stats.grad_norm, learning_rate=stats.learning_rate,
                             tokens=stats.tokens, ended_at=stats.ended_at, metrics=dict(stats.metrics))
 
@@ -253,8 +272,7 @@ class Loop:
                     size=self._profile.validation.k, purpose=Purpose.VALIDATION))
                 for index, task in enumerate(self._held_out)]
         groups = [task.result() for task in running]
-        check_failed_share([trajectory for group in groups for trajectory in group.trajectories],
-                           self._profile.limits.max_failed_share, step)
+        self._checked([trajectory for group in groups for trajectory in group.trajectories], step)
         report = validation_report(step, self.progress.step, groups, self._profile.validation.k,
                                    self._clock.monotonic() - started)
         return report, groups
@@ -268,12 +286,12 @@ class Loop:
         self._store.prune()
 
     def _state(self) -> dict[str, Any]:
-        return {"step": self.progress.step, "buffer": self._buffer.snapshot(), "digest": self._digest,
-                "probes": list(self._probes)}
+        return {"run": self._run, "step": self.progress.step, "seq": self._recorder.next_seq, "met": self.progress.met,
+                "buffer": self._buffer.snapshot(), "probes": list(self._probes)}
 
     async def _save(self, name: str, what: Any, state: Callable[[], dict[str, Any]] | None) -> None:
-        """Write a checkpoint. The state is that of its end: rollouts go on while the trainer writes, and the event says
-        that what was recorded before it is in the checkpoint."""
+        """Write a checkpoint. The state is that of its end: rollouts go on while the trainer writes. What was recorded
+        before it is on the disk before the checkpoint is, and the event comes once both are."""
         started = self._clock.monotonic()
         folder = self._store.begin(name)
         weights = folder / "trainer"
@@ -281,10 +299,13 @@ class Loop:
         with self._parts.attributed(Role.TRAINER, step=self.progress.step):
             await within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
                          "writing the checkpoint", "limits.checkpoint_s")
-        final = self._store.commit(folder, state() if state is not None else None)
         self._observers.sync()
-        self._recorder.emit(Kind.CHECKPOINT, folder=final.name, what=what, seconds=self._clock.monotonic() - started,
-                            bytes=size_of(final))
+        final = self._store.commit(folder, state() if state is not None else None)
+        self._written(final, what, self._clock.monotonic() - started)
+
+    def _written(self, folder: Path, what: str, seconds: float) -> None:
+        self._recorder.emit(Kind.CHECKPOINT, folder=folder.name, what=what, seconds=seconds,
+                            bytes=size_of(folder / "trainer"))
 
     async def _restore(self, restored: Restored) -> None:
         with self._parts.attributed(Role.TRAINER):
@@ -292,8 +313,13 @@ class Loop:
                          "loading the checkpoint", "limits.checkpoint_s")
         self._buffer.restore(restored.state["buffer"])
         self._probes = list(restored.state["probes"])
-        self.progress.step = restored.step
+        self.progress = Progress(restored.step, restored.state["met"])
+
+    def _go_on(self, restored: Restored) -> None:
+        """What is recorded from here on is the run's history again, and not the set-up of a later attempt."""
         self._recorder.step = restored.step
+        if not restored.recorded:
+            self._written(restored.folder, "full", 0.0)
 
     def _random_probes(self) -> list[Ids]:
         facts = self._parts.plan.checkpoint
@@ -306,3 +332,10 @@ class Loop:
         sequences = [trajectory.sequences[0].ids for group in groups for trajectory in group.trajectories[:1]
                      if trajectory.sequences]
         return sequences[:_PROBE_ROWS]
+
+
+def _check_finite(stats: UpdateStats) -> None:
+    """The weights cannot be trusted after an update whose loss or gradient is no number."""
+    if not np.isfinite([stats.loss, stats.grad_norm]).all():
+        raise BatchError(f"the update's loss is {stats.loss:g} and the norm of its gradient {stats.grad_norm:g}",
+                         hint="see the batch in events.jsonl; a lower learning rate may be needed")

@@ -9,11 +9,8 @@ from ..contract import Event, Kind, Phase
 
 
 class Recorder:
-    """Numbers and stamps events and hands them on.
-
-    ``elapsed_s`` counts from the start of the process: ``offset`` is the time that had passed when the clock's
-    ``origin`` was read.
-    """
+    """Numbers events from ``first_seq`` on, stamps them and hands them on. ``elapsed_s`` counts from the start of the
+    process."""
 
     def __init__(self, clock: Any, deliver: Callable[[Event], None], *, first_seq: int = 0) -> None:
         self._clock = clock
@@ -23,6 +20,10 @@ class Recorder:
         self.phase_now = Phase.STARTUP
         self.step: int | None = None
         self.moved_at = clock.monotonic()
+
+    @property
+    def next_seq(self) -> int:
+        return self._seq
 
     def elapsed(self) -> float:
         """Seconds since the process began."""

@@ -20,22 +20,24 @@ from ..contract import (
     Boundary, Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
     Sampling, Task, Trajectory, WorkerGroup, WorkerLost,
 )
+from .assembly import crossing, within
 from .recorder import Recorder
 
 _GRACE_S = 30.0
 
 
 class RolloutPool:
-    """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose; ``engines`` is whose
-    engines share the workers' processes, None where these hold nothing else."""
+    """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose; ``owner`` is the part to
+    name where a worker fails, ``engines`` whether it is the generator, whose engines share the workers' processes."""
 
     def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling],
-                 recorder: Recorder, clock: Any, *, engines: Boundary | None = None) -> None:
+                 recorder: Recorder, clock: Any, *, owner: Boundary, engines: bool) -> None:
         self._workers = workers
         self._limits = limits
         self._sampling = sampling
         self._recorder = recorder
         self._clock = clock
+        self._owner = owner
         self._engines = engines
         self._load = [0] * workers.size
         self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
@@ -82,7 +84,7 @@ class RolloutPool:
         while True:
             rollout_id = name if attempt == 0 else f"{name}r{attempt}"
             trajectory = await self._admitted(rank, task, rollout_id, group_id, purpose)
-            self._report(trajectory, attempt)
+            self._report(trajectory, attempt, rank)
             if trajectory.end.is_sample or attempt >= self._limits.rollout_retries:
                 return trajectory
             attempt += 1
@@ -122,14 +124,16 @@ class RolloutPool:
         deadline = limits.queue_s + limits.sandbox_start_s + limits.rollout_s + limits.score_s + _GRACE_S
         async with self._restarts[rank]:
             generation = self._generation[rank]
+        where = replace(self._owner, task=task.id, step=self._recorder.step)
         try:
-            return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
-                                            deadline_s=deadline)
+            with crossing(where):
+                return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
+                                                deadline_s=deadline)
         except WorkerLost as error:
-            if self._engines is not None:
-                error.boundary = replace(self._engines, task=task.id, step=self._recorder.step)
+            if self._engines:
                 raise
-            await self._replace_worker(rank, generation)
+            with crossing(where):
+                await self._replace_worker(rank, generation)
             cause, end, message = Cause.WORKER, End.FAILED, str(error)
         except DeadlineExceeded as error:
             cause, end, message = Cause.DEADLINE, End.TIMEOUT, str(error)
@@ -140,11 +144,12 @@ class RolloutPool:
         async with self._restarts[rank]:
             if self._generation[rank] == generation:
                 await self._workers.restart(rank)
-                await self._workers.call(rank, "start", deadline_s=self._limits.sandbox_start_s)
+                await within(self._workers.call(rank, "start"), self._limits.sandbox_start_s,
+                             f"the start of rollout worker {rank}", "limits.sandbox_start_s")
                 self._generation[rank] += 1
                 self._recorder.alarm("worker_lost", f"rollout worker {rank} ended and was started again")
 
-    def _report(self, trajectory: Trajectory, attempt: int) -> None:
+    def _report(self, trajectory: Trajectory, attempt: int, rank: int) -> None:
         failure = trajectory.failure
         self._recorder.emit(
             Kind.ROLLOUT, rollout_id=trajectory.rollout_id, group_id=trajectory.group_id, task_id=trajectory.task_id,
@@ -152,7 +157,7 @@ class RolloutPool:
             message=failure.message if failure else None, reward=trajectory.reward, turns=trajectory.turns,
             sampled_tokens=trajectory.sampled_tokens, versions=list(trajectory.versions),
             durations={key: round(value, 6) for key, value in trajectory.durations.items()},
-            counters=dict(trajectory.counters), attempt=attempt)
+            counters=dict(trajectory.counters), attempt=attempt, worker=rank)
 
 
 def first_error(error: BaseException) -> BaseException:

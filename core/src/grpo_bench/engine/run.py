@@ -1,21 +1,20 @@
-"""One run from plan to exit code: its folder, its observers, its signals, its end.
+"""One attempt at a run from plan to exit code: its folder, its observers, its signals, its end.
 
 The run folder is made first and holds what was planned before anything starts. Whatever happens after that ends in a
 RUN_ENDED event, closed parts and a status; only a killed process, or a disk that refuses the record, leaves without
-one.
+one. Either way a later attempt can go on in the same folder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import errno
 import json
+import os
 import shutil
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,23 +26,26 @@ from ..contract import (
     Boundary, GrpoBenchError, InputError, Interrupted, Kind, Phase, PluginError, RunFacts, RunFolderError, Status,
     load_object,
 )
+from ..contract.history import CLOCKS
+from ..fabric import Scratch
 from ..observers import Observers, Tally
+from ..observers.durable import sync
 from ..policy import ChatFormat
 from ..registry import Part, Plan
 from .assembly import Assembly, bare_context, crossing
-from .checkpoints import CheckpointStore, Restored
-from .clock import RealClock
+from .checkpoints import CheckpointStore
+from .clock import VirtualClock, disagreements, run_real
 from .loop import Loop
 from .recorder import Recorder
+from .resume import PROFILE, Resumption, provenance_file
 from .rollouts import first_error
-from .watchdog import watch
+from .stopping import Stops
+from .watchdog import turning, watch
 
 Display = Literal["progress", "quiet"]
 EXIT_CODES = {
     Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1, Status.INTERRUPTED: 130,
 }
-
-_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,70 +60,94 @@ class Outcome:
 
 def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int:
     """Run ``plan`` in a new folder under ``runs``; returns the process's exit code."""
-    clock = RealClock()
-    folder = make_folder(plan, runs, datetime.now(UTC))
+    return _until_over(plan, lambda: make_folder(plan, runs, datetime.now(UTC)), None, progress, json_output)
+
+
+def go_on(plan: Plan, folder: Path, resumption: Resumption | None, *, progress: bool, json_output: bool) -> int:
+    """Run ``plan`` in the folder of an interrupted run; returns the process's exit code."""
+    return _until_over(plan, lambda: folder, resumption, progress, json_output)
+
+
+def _until_over(plan: Plan, place: Callable[[], Path], resumption: Resumption | None, progress: bool,
+                json_output: bool) -> int:
     display: Display = "progress" if progress else "quiet"
-    outcome = asyncio.run(conduct(plan, folder, clock, display=display, json_output=json_output, interruptible=True))
-    if outcome.error is not None:
-        print(f"grpo-bench: {outcome.error}", file=sys.stderr)
-    if json_output:
-        print(json.dumps(outcome.summary))
-    return EXIT_CODES[outcome.status]
+    with Stops() as stops:
+        folder = place()
+        try:
+            outcome = run_real(lambda clock: conduct(plan, folder, clock, display=display, json_output=json_output,
+                                                     stops=stops, resumption=resumption))
+        except GrpoBenchError as error:  # nothing was recorded: the run folder cannot be used
+            summary = {**Tally().summary(), "run": folder.name, "status": Status.FAILED.value}
+            outcome = Outcome(Status.FAILED, summary, folder, error)
+        with suppress(OSError, ValueError):  # a run is not undone by nobody reading what it says
+            if outcome.error is not None:
+                print(f"grpo-bench: {outcome.error}", file=sys.stderr, flush=True)
+        with suppress(BrokenPipeError):
+            if json_output:
+                print(json.dumps(outcome.summary), flush=True)
+    return 2 if isinstance(outcome.error, InputError) else EXIT_CODES[outcome.status]
 
 
 def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
     """``<time>-<profile>-<seed>`` with the resolved profile and the provenance in it, numbered where that exists."""
     stem = f"{now:%Y%m%d-%H%M%S}-{plan.name}-{plan.seed}"
     made: Path | None = None
+    new = [folder for folder in (runs, *runs.parents) if not os.path.lexists(folder)]
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1000):
-            folder = runs / (stem if number == 1 else f"{stem}.{number}")
-            if not folder.exists():
-                folder.mkdir()
-                made = folder
-                break
-        else:
-            raise RunFolderError(f"{runs} holds 999 runs of this second")
-        (folder / "profile.json").write_text(json.dumps(plan.to_json()["profile"], indent=2) + "\n")
-        (folder / "provenance.json").write_text(json.dumps(dict(plan.provenance), indent=2) + "\n")
+        made = runs / f".new-{stem}-{os.getpid()}"
+        made.mkdir()
+        _keep(made / PROFILE, plan.resolved)
+        _keep(made / provenance_file(1), {"profile": plan.name, **plan.provenance})
+        folder = _named(made, stem)
+        sync(runs)
     except OSError as error:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()
         raise RunFolderError(f"cannot write a run folder in {runs}: {error.strerror or error}",
                              hint="choose another place with --runs") from error
     return folder
 
 
 async def conduct(plan: Plan, folder: Path, clock: Any, *, display: Display = "quiet", json_output: bool = False,
-                  interruptible: bool = False, restored: Restored | None = None) -> Outcome:
-    """Run ``plan`` in ``folder`` on the current event loop, whatever its time is."""
-    return await _Conductor(plan, folder, clock, display, json_output).run(restored, interruptible)
+                  stops: Stops | None = None, resumption: Resumption | None = None) -> Outcome:
+    """Run ``plan`` in ``folder`` on the current event loop, whatever its time is, until it is over or stopped."""
+    return await _Conductor(plan, folder, clock, display, json_output, resumption).run(stops)
 
 
 class _Conductor:
-    def __init__(self, plan: Plan, folder: Path, clock: Any, display: Display, json_output: bool) -> None:
+    def __init__(self, plan: Plan, folder: Path, clock: Any, display: Display, json_output: bool,
+                 resumption: Resumption | None) -> None:
         self._plan = plan
+        self._resumption = resumption
         self._folder = folder
         self._clock = clock
         self._log = _Log(folder / "engine.log")
         self._logger = _logger(self._log, clock)
         self._tally = Tally()
+        self._run = resumption.history[0].data["run"] if resumption else folder.name
         try:
             self._observers = Observers(
                 folder, observers=[(part.name, self._observer(part)) for part in plan.observers], display=display,
                 json_output=json_output, alarm=lambda name, message: self._recorder.alarm(name, message),
                 logger=self._logger)
         except GrpoBenchError as error:
-            self._logger.error("the observers cannot be made", exc_info=error)
+            if not isinstance(error, InputError):
+                self._logger.error("the observers cannot be made", exc_info=error)
             self._log.close()
             raise
-        self._recorder = Recorder(clock, self._deliver)
+        self._recorder = Recorder(clock, self._deliver, first_seq=self._observers.journal.next_seq)
         self._fabric_cpu_s = 0.0
         self._work: asyncio.Task[tuple[Status, str]] | None = None
         self._stopped = False
+        self._signals = 0
+        self._abandoned = asyncio.Event()
         self._parts: Assembly | None = None
-        self._transport_folder = Path(tempfile.mkdtemp(prefix="grpo-bench-", dir=_memory_folder()))
+        self._loop: Loop | None = None
+        self._transport = Scratch(memory=True)
 
     def _observer(self, part: Part) -> object:
         context = bare_context(self._plan, part, self._folder, self._clock, self._logger)
@@ -132,89 +158,104 @@ class _Conductor:
         self._tally.add(event)
         self._observers.event(event)
 
-    async def run(self, restored: Restored | None, interruptible: bool) -> Outcome:
+    async def run(self, stops: Stops | None) -> Outcome:
         try:
-            with self._stoppable() if interruptible else nullcontext():
-                ending = await self._until_closed(restored)
-            return self._end(*ending)
+            if stops is not None:
+                stops.listen(self._stop)
+            watched = stops is not None and self._plan.profile.limits.stall_report_s
+            with turning(watched, self._logger) if watched else nullcontext():
+                return self._end(*await self._until_closed())
         finally:
-            self._observers.close()
+            self._transport.remove()
+            with suppress(GrpoBenchError):  # the journal's last sync; what it could not write was said before
+                self._observers.close()
             self._log.close()
 
-    async def _until_closed(self, restored: Restored | None) -> tuple[Status, GrpoBenchError | None, str | None]:
+    async def _until_closed(self) -> tuple[Status, GrpoBenchError | None, str | None]:
         """Run, and close all parts in any case: the status, the error, and the hash of the final weights."""
         status, error, sha256 = Status.FAILED, None, None
         try:
-            try:
-                self._announce()
-                self._work = asyncio.create_task(self._run_parts(restored), name="run")
-                status, sha256 = await self._work
-            except BaseException as raised:
-                if self._stopped or isinstance(raised, asyncio.CancelledError):
-                    self._logger.info("interrupted", exc_info=raised)
-                    status = Status.INTERRUPTED
-                    error = Interrupted("the run was interrupted", hint="its folder keeps what was done")
-                else:
-                    error = self._explain(first_error(raised))
+            self._announce()
+            self._work = asyncio.create_task(self._run_parts(), name="run")
+            if self._stopped:
+                self._work.cancel()
+            await self._unless_abandoned(self._work)
+            status, sha256 = self._work.result()
+        except BaseException as raised:
+            if self._stopped or isinstance(raised, asyncio.CancelledError):
+                self._logger.info("interrupted", exc_info=raised)
+                status = Status.INTERRUPTED
+                error = Interrupted("the run was interrupted", hint=f"grpo-bench resume {self._folder} goes on with it")
+            else:
+                error = self._explain(first_error(raised))
+        try:
             self._recorder.enter(Phase.SHUTDOWN)
-        finally:
-            await self._close()
+        except GrpoBenchError as refused:
+            status, error = Status.FAILED, error or self._explain(refused)
+        await self._unless_abandoned(asyncio.create_task(self._close(), name="close"))
         return status, error, sha256
 
-    def _announce(self) -> None:
-        plan, profile = self._plan, self._plan.profile
-        self._observers.run_started(RunFacts(self._folder.name, self._folder, dict(plan.resolved), plan.scored))
-        self._recorder.emit(
-            Kind.RUN_STARTED, at_s=0.0, run=self._folder.name, profile=plan.name, seed=plan.seed,
-            target=profile.validation.target, metric=profile.validation.metric, max_steps=profile.grpo.max_steps,
-            prompts_per_step=profile.grpo.prompts_per_step, generations_per_prompt=profile.grpo.generations_per_prompt,
-            scored=plan.scored)
-        self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
-
-    async def _run_parts(self, restored: Restored | None) -> tuple[Status, str]:
-        policy = self._plan.profile.policy
-        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
-                                 tool_parser=policy.tool_parser)
-        self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
-        await self._parts.start()
-        store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)
-        loop = Loop(self._parts, self._recorder, self._observers, store, self._clock, _digest(self._plan),
-                    self._transport_folder)
-        async with asyncio.TaskGroup() as tasks:
-            watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
-                                               lambda: self._waiting(loop)), name="watchdog")
-            status = await loop.run(restored)
-            sha256 = await loop.finish()
-            watchdog.cancel()
-        return status, sha256
-
-    async def _waiting(self, loop: Loop) -> dict[str, Any]:
-        assert self._parts is not None
-        return {"waiting": {"phase": self._recorder.phase_now.value, "prompts": loop.missing(),
-                            "rollouts": await loop.pool.waiting()},
-                "stacks": dict(await self._parts.fabric.stacks())}
-
-    @contextmanager
-    def _stoppable(self) -> Iterator[None]:
-        """SIGINT and SIGTERM stop the work, once, and never its closing; a second one ends the process."""
-        loop = asyncio.get_running_loop()
-
-        def release() -> None:
-            for number in _STOPS:
-                loop.remove_signal_handler(number)
-
-        def stop() -> None:
-            release()
+    def _stop(self) -> None:
+        """Called for each signal: the first stops the work, the second all waiting for parts that do not end."""
+        self._signals += 1
+        if self._signals > 1:
+            self._abandoned.set()
+        elif self._work is None or not self._work.done():
             self._stopped = True
             if self._work is not None:
                 self._work.cancel()
 
-        for number in _STOPS:
-            loop.add_signal_handler(number, stop)
+    async def _unless_abandoned(self, task: asyncio.Task[Any]) -> None:
+        """Wait until the task is done, or the user will not wait any more."""
+        abandoned = asyncio.create_task(self._abandoned.wait(), name="signal")
         try:
-            yield
+            await asyncio.wait([task, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            release()
+            abandoned.cancel()
+            task.cancel()
+
+    def _announce(self) -> None:
+        plan, resumption = self._plan, self._resumption
+        history = resumption.history if resumption else ()
+        for event in history:
+            self._tally.add(event)
+        facts = _facts(plan, self._run, self._clock)
+        self._observers.run_started(RunFacts(self._run, self._folder, dict(plan.resolved), facts["scored"], history))
+        if resumption is None:
+            self._recorder.emit(Kind.RUN_STARTED, at_s=0.0, **facts)
+        else:
+            _keep(self._folder / provenance_file(resumption.attempt), plan.provenance)
+            data: dict[str, Any] = {"from_step": resumption.from_step, "from_seq": resumption.from_seq,
+                                    "attempt": resumption.attempt, "forced": list(resumption.forced)}
+            if resumption.forced:
+                data["settings"] = plan.resolved
+            self._recorder.emit(Kind.RESUMED, at_s=0.0, **data)
+        self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
+
+    async def _run_parts(self) -> tuple[Status, str]:
+        policy = self._plan.profile.policy
+        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
+                                 tool_parser=policy.tool_parser)
+        self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
+        async with asyncio.TaskGroup() as tasks:
+            watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
+                                               self._waiting, self._logger), name="watchdog")
+            await self._parts.start()
+            store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)
+            self._loop = Loop(self._parts, self._recorder, self._observers, store, self._clock, self._run,
+                              self._transport.path)
+            status = await self._loop.run(self._resumption.restored if self._resumption else None)
+            sha256 = await self._loop.finish()
+            watchdog.cancel()
+        return status, sha256
+
+    async def _waiting(self) -> dict[str, Any]:
+        assert self._parts is not None
+        waiting: dict[str, Any] = {"phase": self._recorder.phase_now.value}
+        if self._loop is not None:
+            waiting |= {"prompts": self._loop.missing(), "rollouts": await self._loop.pool.waiting(),
+                        "generator": await self._parts.generator_health()}
+        return {"waiting": waiting, "stacks": dict(await self._parts.fabric.stacks())}
 
     async def _close(self) -> None:
         try:
@@ -223,8 +264,6 @@ class _Conductor:
                 self._fabric_cpu_s = await self._parts.fabric.cpu_seconds()
         except Exception as error:
             self._logger.warning("close failed", error=repr(error), exc_info=True)
-        finally:
-            shutil.rmtree(self._transport_folder, ignore_errors=True)
 
     def _explain(self, raised: BaseException) -> GrpoBenchError:
         """Log the traceback, record the error event, and give the error to show."""
@@ -234,6 +273,7 @@ class _Conductor:
         remote = error.remote_traceback if isinstance(error, PluginError) else ""
         if remote:
             self._logger.error("in the worker", traceback=remote)
+        error.hint = "; ".join([*filter(None, [error.hint]), f"after that, grpo-bench resume {self._folder} goes on"])
         boundary = error.boundary
         self._recorder.emit(Kind.ERROR, type=type(error).__name__, message=error.message, hint=error.hint,
                             plugin=boundary.plugin, role=boundary.role, task=boundary.task, traceback=remote)
@@ -242,11 +282,14 @@ class _Conductor:
     def _end(self, status: Status, error: GrpoBenchError | None, sha256: str | None) -> Outcome:
         ending = self._tally.ending(status, elapsed_s=self._recorder.elapsed(),
                                     cpu_s=self._clock.cpu_seconds() + self._fabric_cpu_s, weights_sha256=sha256)
-        self._recorder.emit(Kind.RUN_ENDED, **ending)
-        summary = self._tally.summary()
+        try:
+            for message in disagreements(ending, self._recorder.elapsed(), self._clock.since_process_start()):
+                self._recorder.alarm(CLOCKS, message)
+            self._recorder.emit(Kind.RUN_ENDED, **ending)
+        except GrpoBenchError as refused:
+            status, error = Status.FAILED, error or refused
+        summary = {**self._tally.summary(), "status": status.value}
         self._observers.run_ended(summary)
-        if isinstance(error, InputError):
-            raise error
         return Outcome(status, summary, self._folder, error)
 
 
@@ -254,7 +297,11 @@ class _Log:
     """The engine's log. Lines that the disk refuses are lost: that is no reason to end a run."""
 
     def __init__(self, path: Path) -> None:
-        self._stream = path.open("a", buffering=1)
+        try:
+            self._stream = path.open("a", buffering=1)
+        except OSError as error:
+            raise RunFolderError(f"cannot open {path}: {error.strerror}",
+                                 hint="the run folder must exist and be writable") from error
 
     def write(self, text: str) -> None:
         with suppress(OSError):
@@ -269,12 +316,36 @@ class _Log:
             self._stream.close()
 
 
-def _digest(plan: Plan) -> str:
-    return hashlib.sha256(json.dumps(dict(plan.resolved), sort_keys=True).encode()).hexdigest()
+def _facts(plan: Plan, run: str, clock: Any) -> dict[str, Any]:
+    """The data of a run's first event: all that its views need to know about it."""
+    profile, described = plan.profile, plan.to_json()
+    unscored = [*plan.unscored, *(["its time was virtual"] if isinstance(clock, VirtualClock) else [])]
+    return {
+        "run": run, "profile": plan.name, "seed": plan.seed, "target": profile.validation.target,
+        "metric": profile.validation.metric, "max_steps": profile.grpo.max_steps,
+        "prompts_per_step": profile.grpo.prompts_per_step,
+        "generations_per_prompt": profile.grpo.generations_per_prompt, "scored": not unscored, "unscored": unscored,
+        "settings": plan.resolved, **{key: described[key] for key in ("parts", "observers", "placements", "tasks")},
+    }
 
 
-def _memory_folder() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+def _named(made: Path, stem: str) -> Path:
+    """Give a finished folder the first of its names that is free, at once and whole."""
+    for number in range(1, 1000):
+        folder = made.with_name(stem if number == 1 else f"{stem}.{number}")
+        if not folder.exists():
+            try:
+                return made.rename(folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+    raise RunFolderError(f"{made.parent} holds 999 runs of this second")
+
+
+def _keep(file: Path, data: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(dict(data), indent=2) + "\n")
+    sync(file)
+    sync(file.parent)
 
 
 def _logger(stream: Any, clock: Any) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from grpo_bench.contract import DeadlineExceeded, GrpoBenchError, PluginError, errors
@@ -78,14 +78,26 @@ def error_from_wire(content: dict[str, Any]) -> GrpoBenchError:
     return found
 
 
-@asynccontextmanager
-async def within(deadline_s: float | None, label: str) -> AsyncIterator[None]:
-    """DeadlineExceeded where the block takes longer; the block itself must not raise TimeoutError."""
-    try:
-        async with asyncio.timeout(deadline_s):
-            yield
-    except TimeoutError:
-        raise DeadlineExceeded(f"{label} took longer than {deadline_s:g} s") from None
+class within:
+    """DeadlineExceeded where the block takes longer; the block itself must not raise TimeoutError. A class, since every
+    call goes through one."""
+
+    __slots__ = ("_deadline", "_deadline_s", "_label")
+
+    def __init__(self, deadline_s: float | None, label: str) -> None:
+        self._deadline, self._deadline_s, self._label = asyncio.timeout(deadline_s), deadline_s, label
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as passed:
+            error = passed
+        if isinstance(error, TimeoutError):
+            raise DeadlineExceeded(f"{self._label} took longer than {self._deadline_s:g} s") from None
 
 
 class DirectRemote:

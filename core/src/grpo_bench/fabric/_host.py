@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +18,7 @@ from grpo_bench.contract import Address, PluginError, Remote, WorkerContext, Wor
 
 from ._calls import DirectRemote, bound_method, invoke, within, worker_name
 from ._peer import Peer
+from ._stacks import task_stacks
 
 CONTROL = "host"
 
@@ -77,7 +77,7 @@ class Host:
 
     def tasks(self) -> str:
         """Stacks of the event loop's tasks."""
-        return "".join(_stack(task) for task in asyncio.all_tasks() - {asyncio.current_task()})
+        return task_stacks()
 
     async def connect(self, address: Address) -> Remote:
         name = worker_name(address.group, address.rank)
@@ -91,18 +91,6 @@ class Host:
         if name not in self._workers:
             raise PluginError(f"there is no worker {name} in this process", hint="it is closed or still starting")
         return self._workers[name]
-
-
-def _stack(task: asyncio.Task[Any]) -> str:
-    """The task's name and where each coroutine it is made of waits, outermost first."""
-    frames = []
-    waiting: Any = task.get_coro()
-    while waiting is not None:
-        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-        if frame is not None:
-            frames.append((frame, frame.f_lineno))
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
-    return f"{task.get_name()}:\n{''.join(traceback.StackSummary.extract(frames).format())}"
 
 
 class _Link:

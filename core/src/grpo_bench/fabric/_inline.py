@@ -7,8 +7,6 @@ threads and environment variables have nothing to apply to here.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +16,7 @@ from grpo_bench.contract.codec import pack, unpack
 from ._calls import DirectRemote, all_or_none, invoke, worker_name
 from ._names import check_new_group, group_named, within_start
 from ._proc import children_cpu_seconds
+from ._scratch import Scratch
 
 _CLOSE_DEADLINE_S = 10.0
 
@@ -25,10 +24,10 @@ _CLOSE_DEADLINE_S = 10.0
 class InlineGroup:
     """Workers by rank; None once closed."""
 
-    def __init__(self, fabric: InlineFabric, spec: GroupSpec, rendezvous: str) -> None:
+    def __init__(self, fabric: InlineFabric, spec: GroupSpec) -> None:
         self._fabric = fabric
         self._spec = spec
-        self._rendezvous = rendezvous
+        self._rendezvous = Scratch()
         self._workers: list[object] = [None] * spec.placement.workers
         self._remotes = [DirectRemote(worker_name(spec.name, rank), lambda rank=rank: self._worker(rank),
                                       serialise=fabric.serialise) for rank in range(self.size)]
@@ -50,7 +49,7 @@ class InlineGroup:
     async def start(self, rank: int) -> None:
         spec, fabric = self._spec, self._fabric
         name = worker_name(spec.name, rank)
-        context = WorkerContext(spec.name, rank, self.size, fabric.crossing(spec.config), self._rendezvous,
+        context = WorkerContext(spec.name, rank, self.size, fabric.crossing(spec.config), str(self._rendezvous.path),
                                 fabric.connect, fabric.clock, fabric.logger)
         label = f"the start of worker {name}"
         self._workers[rank] = await invoke(label, lambda: load_object(spec.target)(context), (), {})
@@ -62,7 +61,7 @@ class InlineGroup:
     async def close(self) -> None:
         for rank in range(self.size):
             await self._close_worker(rank)
-        shutil.rmtree(self._rendezvous, ignore_errors=True)
+        self._rendezvous.remove()
         self._fabric.forget(self._spec.name)
 
     def remote(self, rank: int) -> DirectRemote:
@@ -99,7 +98,7 @@ class InlineFabric:
         if spec.interpreter is not None:
             raise PlanError(f"group {spec.name} asks for the interpreter {spec.interpreter}, but the inline fabric has "
                             "this process only", hint="use the fabric 'local'")
-        group = InlineGroup(self, spec, tempfile.mkdtemp(prefix="grpo-"))
+        group = InlineGroup(self, spec)
         self._groups[spec.name] = group
         try:
             async with within_start(spec):

@@ -11,7 +11,6 @@ import asyncio
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +22,13 @@ from ._calls import all_or_none, worker_name
 from ._names import check_new_group, group_named, within_start
 from ._proc import table
 from ._process import HostProcess
+from ._scratch import Scratch
 from ._seat import Seat
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             "VECLIB_MAXIMUM_THREADS")
 _CARRIED = ("grpo_bench", "pluggy")
 """Packages that a worker needs and another interpreter may lack; both are plain Python."""
-_SOCKET_PATH_ROOM = 70
-"""Longest temporary folder that leaves room for a socket's name in the 104 bytes a socket address holds."""
 
 
 class LocalGroup:
@@ -92,7 +90,7 @@ class LocalFabric:
         self.logs = run_folder / "workers"
         self.processes: list[HostProcess] = []
         self._groups: dict[str, LocalGroup] = {}
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._seats = 0
 
     async def start_group(self, spec: GroupSpec) -> WorkerGroup:
@@ -127,9 +125,9 @@ class LocalFabric:
             for group in reversed(list(self._groups.values())):
                 await group.close()
         finally:
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+            if self._scratch is not None:
+                self._scratch.remove()
+                self._scratch = None
 
     def environment(self, spec: GroupSpec) -> dict[str, str]:
         """What a process of this group starts with."""
@@ -164,10 +162,9 @@ class LocalFabric:
         return seats
 
     def _private(self) -> Path:
-        if self._folder is None:
-            where = None if len(tempfile.gettempdir()) < _SOCKET_PATH_ROOM else "/tmp"
-            self._folder = Path(tempfile.mkdtemp(prefix="grpo-", dir=where))
-        return self._folder
+        if self._scratch is None:
+            self._scratch = Scratch()
+        return self._scratch.path
 
     def _carried(self) -> Path:
         """A folder with nothing but the packages that a worker needs, for the path of another interpreter."""

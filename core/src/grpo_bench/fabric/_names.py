@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from grpo_bench.contract import GroupSpec, PlanError, WorkerGroup
+from grpo_bench.contract import DeadlineExceeded, GroupSpec, PlanError, WorkerGroup
 
 from ._calls import within
 
@@ -38,6 +38,12 @@ def group_named(name: str, groups: Mapping[str, T]) -> T:
     raise PlanError(f"there is no worker group {name!r}", hint=hint)
 
 
-def within_start(spec: GroupSpec) -> AbstractAsyncContextManager[None]:
+@asynccontextmanager
+async def within_start(spec: GroupSpec) -> AsyncIterator[None]:
     """The group's start deadline."""
-    return within(spec.start_deadline_s, f"the start of worker group {spec.name}")
+    try:
+        async with within(spec.start_deadline_s, f"the start of worker group {spec.name}"):
+            yield
+    except DeadlineExceeded as error:
+        error.hint = error.hint or "its start_deadline_s is the limit; what its processes wrote is in workers/"
+        raise

@@ -17,7 +17,7 @@ class InlineConfig(Settings):
 
 
 class LocalConfig(Settings):
-    grace_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    grace_s: float = Field(default=5.0, gt=0, le=3600, allow_inf_nan=False)
     """Seconds a worker gets for its ``close``, and its process again between SIGTERM and SIGKILL."""
 
 

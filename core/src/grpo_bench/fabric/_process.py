@@ -48,7 +48,7 @@ class HostProcess:
         self._known: list[Process] = []
         self._socket, theirs = socket.socketpair()
         command = [interpreter, "-P", "-m", "grpo_bench.fabric.worker", str(theirs.fileno()), endpoint,
-                   str(self._stacks), str(self._stacks.parent)]
+                   str(self._stacks)]
         with theirs, log.open("ab") as output:
             try:
                 self._popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

@@ -1,10 +1,10 @@
-"""The program of a worker process: ``python -m grpo_bench.fabric.worker FD ENDPOINT STACKS FOLDER``.
+"""The program of a worker process: ``python -m grpo_bench.fabric.worker FD ENDPOINT STACKS``.
 
 FD is the control connection to the fabric, inherited; ENDPOINT the Unix socket to listen at; STACKS the file that
-stacks are written to on SIGUSR1, by a handler in C that works while the interpreter is busy; FOLDER the fabric's
-private folder. The process leads a session of its own. It ends on SIGTERM. Should the engine end first, however it
-ended, a thread sees the control connection hang up and kills this process with all it has started, whatever the event
-loop is doing.
+stacks are written to on SIGUSR1, by a handler in C that works while the interpreter is busy. The process leads a
+session of its own. It ends on SIGTERM. Should the engine end first, however it ended, a thread sees the control
+connection hang up, removes the temporary folders that the engine left, and kills this process with all it has started,
+whatever the event loop is doing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import io
 import logging
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -27,31 +26,36 @@ from grpo_bench.contract import WorkerLost
 from ._host import Host
 from ._peer import Peer
 from ._proc import family, kill, table
+from ._scratch import sweep
+
+_POLL_S, _POLLS = 0.01, 200
+"""How long an engine may take from the end of its connections to its own."""
 
 
 def main(argv: list[str]) -> None:
     control = socket.socket(fileno=int(argv[0]))
     control.set_inheritable(False)
-    endpoint, stacks, folder = argv[1:]
+    endpoint, stacks = argv[1:]
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=open(stacks, "a"), all_threads=True)  # noqa: SIM115
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    threading.Thread(target=_die_with_engine, args=(control.fileno(), folder), name="lifeline", daemon=True).start()
+    threading.Thread(target=_die_with_engine, args=(control.fileno(), os.getppid()), name="lifeline",
+                     daemon=True).start()
     asyncio.run(_serve(control, endpoint))
 
 
-def _die_with_engine(control: int, folder: str) -> None:
+def _die_with_engine(control: int, engine: int) -> None:
     hang_up = select.poll()
     hang_up.register(control, 0)
     hang_up.poll()
-    _end_family(folder)
-
-
-def _end_family(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
     kill(family(os.getpid(), table()))
+    for _ in range(_POLLS):
+        if os.getppid() != engine:
+            break
+        select.select([], [], [], _POLL_S)
+    sweep()
     os.killpg(os.getpid(), signal.SIGKILL)
 
 

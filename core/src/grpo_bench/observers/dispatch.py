@@ -40,7 +40,8 @@ class Observers:
         self._progress = Progress(json_output=json_output) if display == "progress" else None
         self._observers: dict[str, pluggy.PluginManager] = {}
         self._failed: list[tuple[str, str]] = []
-        self._add("trajectories", TrajectoryWriter(folder))
+        self._trajectories = TrajectoryWriter(folder)
+        self._add("trajectories", self._trajectories)
         for name, observer in observers:
             self._add(name, observer)
         self._add("report", ReportWriter(folder))
@@ -63,7 +64,12 @@ class Observers:
         self._tell("validated", report=report, groups=groups)
 
     def sync(self) -> None:
-        """Wait until every event so far is on the disk."""
+        """Wait until everything recorded so far is on the disk: the rollouts, then the events."""
+        try:
+            self._trajectories.sync()
+        except OSError as error:
+            self._drop("trajectories", "sync", error)
+            self._report_failed()
         self.journal.sync()
 
     def run_ended(self, summary: dict[str, Any]) -> None:
@@ -99,11 +105,15 @@ class Observers:
                 raise
             except BaseException as error:
                 self._drop(name, hook, error)
-        while alarms and self._failed:
+        if alarms:
+            self._report_failed()
+
+    def _report_failed(self) -> None:
+        while self._failed:
             self._alarm("observer_failed", "observer {} no longer watches: {}".format(*self._failed.pop(0)))
 
     def _drop(self, name: str, hook: str, error: BaseException) -> None:
         """Unregister at once, report when everybody else has been told."""
-        del self._observers[name]
+        self._observers.pop(name, None)
         self._logger.error("observer failed", observer=name, hook=hook, exc_info=error)
         self._failed.append((name, f"{hook} raised {type(error).__name__}: {error}"))

@@ -3,19 +3,22 @@
 A line counts once its newline is written. Every event reaches the operating system before the next thing happens;
 steps, checkpoints, resumptions and ends also reach the disk. A writer that dies leaves at most one torn line, the
 last: readers pass over it, and opening the journal again cuts it off. Any other damage is an error that names the line.
+A lock on the file tells other processes that the run is going on.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..contract import Event, GrpoBenchError, Kind, RunFolderError
 from ..contract.codec import from_jsonable, to_jsonable
+from .durable import sync
 
 FILE = "events.jsonl"
 _DURABLE = frozenset({Kind.RUN_STARTED, Kind.STEP, Kind.CHECKPOINT, Kind.RESUMED, Kind.ERROR, Kind.RUN_ENDED})
@@ -38,9 +41,10 @@ class Journal:
             raise RunFolderError(f"cannot open {self.path}: {error.strerror}",
                                  hint="the run folder must exist and be writable") from error
         try:
+            _lock(self._fd, self.path)
             self._size, self.next_seq = _whole_lines(self._fd)
             os.ftruncate(self._fd, self._size)
-            _sync_folder(folder)
+            sync(folder)
         except BaseException:
             os.close(self._fd)
             raise
@@ -55,7 +59,7 @@ class Journal:
         try:
             self._append(line)
             if event.kind in _DURABLE:
-                os.fsync(self._fd)
+                self._to_disk()
         except OSError as error:
             self._stop(error)
         self._size += len(line)
@@ -66,7 +70,7 @@ class Journal:
         if self._ended:
             return
         try:
-            os.fsync(self._fd)
+            self._to_disk()
         except OSError as error:
             self._stop(error)
 
@@ -79,6 +83,11 @@ class Journal:
         finally:
             os.close(self._fd)
             self._fd, self._ended = -1, True
+
+    def _to_disk(self) -> None:
+        os.fsync(self._fd)
+        if not os.fstat(self._fd).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while the run went on")
 
     def _append(self, line: bytes) -> None:
         done = 0
@@ -116,36 +125,13 @@ def read_events(path: Path) -> Iterator[Event]:
                              hint="give the folder of a run; it holds events.jsonl") from error
 
 
-def canonical(events: Iterable[Event]) -> list[Event]:
-    """The events of one uninterrupted history, numbered anew.
-
-    A resumed run goes on from a checkpoint, so what an earlier attempt did after that checkpoint never happened, nor
-    did the resumption itself. Without a checkpoint (``from_step`` 0) only the run's first event is kept.
-    """
-    kept: list[Event] = []
-    for event in events:
-        if event.kind == Kind.RESUMED:
-            del kept[_restored(kept, event.data["from_step"]):]
-        else:
-            kept.append(event)
-    return [event if event.seq == seq else replace(event, seq=seq) for seq, event in enumerate(kept)]
-
-
-def _restored(events: list[Event], step: int) -> int:
-    """How many events had happened when the checkpoint of ``step`` was complete."""
-    for index in range(len(events) - 1, -1, -1):
-        if events[index].kind == Kind.CHECKPOINT and events[index].step == step:
-            return index + 1
-    return 1
-
-
 def _decode(line: bytes, number: int, path: Path) -> Event:
     where = f"{path}, line {number + 1}"
     try:
         raw: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(f"{where}: not JSON ({error})") from error
-    if not isinstance(raw, dict) or raw.keys() != _KEYS:
+    if not isinstance(raw, dict) or raw.keys() != _KEYS or not isinstance(raw["data"], dict):
         raise _damaged(f"{where}: not an event")
     if raw["seq"] != number:
         raise _damaged(f"{where}: event {raw['seq']!r} stands where event {number} belongs")
@@ -159,6 +145,17 @@ def _damaged(message: str) -> RunFolderError:
     return RunFolderError(message, hint="the journal was changed or damaged; restore it from a copy")
 
 
+def _lock(fd: int, path: Path) -> None:
+    """Held until the file is closed, by the end of the process at the latest."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunFolderError(f"{path} is being written by another process",
+                             hint="the run is going on; wait for its end or stop it") from error
+    except OSError:
+        pass  # a file system without locks
+
+
 def _whole_lines(fd: int) -> tuple[int, int]:
     """Bytes and number of complete lines, read from the start in blocks."""
     offset = size = lines = 0
@@ -167,11 +164,3 @@ def _whole_lines(fd: int) -> tuple[int, int]:
             size, lines = offset + last + 1, lines + block.count(b"\n")
         offset += len(block)
     return size, lines
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,7 +1,8 @@
 """What a run came to, from events alone: the object that ``--json`` prints and that ``run_ended`` carries.
 
 The *tally* is the running state behind it: the engine feeds it as events happen and asks for the ending at the end;
-anybody else feeds it the journal.
+anybody else feeds it the journal. Times are those of all attempts together: from a run's interruption to its resumption
+no time counts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 from ..contract import Event, Kind, Status
 from .ledger import PhaseLedger
 
-KEYS = ("run", "status", "metric", "value", "target", "steps", "time_to_target_s", "wall_s", "cpu_s", "weights_sha256",
-        "ledger")
+KEYS = ("run", "status", "scored", "metric", "value", "target", "steps", "attempts", "time_to_target_s", "wall_s",
+        "cpu_s", "weights_sha256", "ledger")
 
 
 class Tally:
@@ -22,12 +23,26 @@ class Tally:
     def __init__(self) -> None:
         self.started: Mapping[str, Any] = {}
         self.steps = 0
-        self.value: float | None = None
+        self.attempts = 1
+        self.forced: tuple[str, ...] = ()
         self.time_to_target_s: float | None = None
         self.ledger = PhaseLedger()
+        self._values: list[tuple[int, float]] = []
+        self._met_at = 0
         self._ended: Mapping[str, Any] | None = None
         self._before_s = 0.0
+        self._before_cpu_s: float | None = 0.0
         self._last_s = 0.0
+
+    @property
+    def value(self) -> float | None:
+        """The metric at the latest validation that counts."""
+        return self._values[-1][1] if self._values else None
+
+    @property
+    def scored(self) -> bool:
+        """Whether the run can count as a result: its plan says so, and no resumption was forced."""
+        return bool(self.started.get("scored")) and not self.forced
 
     def add(self, event: Event) -> None:
         self.ledger.add(event)
@@ -39,8 +54,7 @@ class Tally:
             case Kind.VALIDATION:
                 self._validated(event)
             case Kind.RESUMED:
-                self.steps, self._ended = event.data["from_step"], None
-                self._before_s += self._last_s
+                self._resumed(event.data)
             case Kind.RUN_ENDED:
                 self._ended = event.data
         self._last_s = event.elapsed_s
@@ -51,7 +65,8 @@ class Tally:
         return {
             "status": status.value, "metric": self.started.get("metric"), "value": self.value,
             "target": self.started.get("target"), "steps": self.steps, "time_to_target_s": self.time_to_target_s,
-            "wall_s": self._before_s + elapsed_s, "cpu_s": cpu_s, "weights_sha256": weights_sha256,
+            "wall_s": self._before_s + elapsed_s, "cpu_s": _sum(self._before_cpu_s, cpu_s),
+            "weights_sha256": weights_sha256,
             "ledger": self.ledger.phases(elapsed_s),
         }
 
@@ -60,14 +75,25 @@ class Tally:
         ended = self._ended
         if ended is None:
             ended = self.ending(Status.INTERRUPTED, elapsed_s=self._last_s, cpu_s=None, weights_sha256=None)
-        return {"run": self.started.get("run"), **{key: ended.get(key) for key in KEYS[1:]}}
+        known = {**ended, "run": self.started.get("run"), "scored": self.scored, "attempts": self.attempts}
+        return {key: known.get(key) for key in KEYS}
+
+    def _resumed(self, data: Mapping[str, Any]) -> None:
+        step = data["from_step"]
+        self._before_s += self._last_s
+        self._before_cpu_s = self._ended["cpu_s"] if self._ended else None
+        self._ended, self.steps, self.attempts = None, step, data["attempt"]
+        self.forced += tuple(data["forced"])
+        self._values = [item for item in self._values if step and item[0] <= step]
+        if self._met_at > step:
+            self.time_to_target_s = None
 
     def _validated(self, event: Event) -> None:
         metric = self.started.get("metric")
         if metric is not None:
-            self.value = event.data["metrics"][metric]
-        if event.data.get("target_met") and self.time_to_target_s is None:
-            self.time_to_target_s = self._before_s + event.elapsed_s
+            self._values.append((event.step or 0, event.data["metrics"][metric]))
+        if event.data["target_met"]:
+            self._met_at, self.time_to_target_s = event.step or 0, self._before_s + event.elapsed_s
 
 
 def summarise(events: Iterable[Event]) -> dict[str, Any]:
@@ -76,3 +102,8 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
     for event in events:
         tally.add(event)
     return tally.summary()
+
+
+def _sum(before: float | None, now: float | None) -> float | None:
+    """Unknown where one of them is."""
+    return None if before is None or now is None else before + now

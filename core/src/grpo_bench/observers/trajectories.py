@@ -2,14 +2,13 @@
 ``validation-00005.jsonl`` the validation after step 5.
 
 A line is one rollout: the fields of :class:`Trajectory`, each turn with its token ids as plain lists and its
-log-probabilities with the digits that give the same float32 back. A step that is run again after a resumption appends
-to its file; of two lines with one rollout id the later counts.
+log-probabilities with the digits that give the same float32 back. When a run is resumed, what its history no longer
+holds goes: rollouts of groups that were not finished at the checkpoint, and validations after it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    Cause, End, Failure, FinishReason, Group, GrpoBenchError, Purpose, RunFolderError, TokenSequence, Trajectory, Turn,
-    ValidationReport, hookimpl,
+    Cause, End, Event, Failure, FinishReason, Group, GrpoBenchError, Kind, Purpose, RunFacts, RunFolderError,
+    TokenSequence, Trajectory, Turn, ValidationReport, canonical, hookimpl,
 )
+from ..contract.values import Floats
+from .durable import sync
 
 FOLDER = "trajectories"
 
@@ -30,6 +31,26 @@ class TrajectoryWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
+        self._unsynced: set[str] = set()
+
+    @hookimpl
+    def run_started(self, run: RunFacts) -> None:
+        self._history = run.history
+
+    @hookimpl
+    def event(self, event: Event) -> None:
+        if event.kind == Kind.RESUMED:
+            self._forget(event, canonical([*self._history, event]))
+            self._history = ()
+
+    def sync(self) -> None:
+        """Wait until every rollout written is on the disk."""
+        for name in self._unsynced:
+            sync(self._folder / name)
+        if self._unsynced:
+            sync(self._folder)
+            sync(self._folder.parent)
+        self._unsynced.clear()
 
     @hookimpl
     def group_finished(self, group: Group) -> None:
@@ -41,37 +62,52 @@ class TrajectoryWriter:
         self._append(f"validation-{report.step:05d}.jsonl", rollouts)
 
     def _append(self, name: str, rollouts: Iterable[Trajectory]) -> None:
-        text = "".join(json.dumps(_to_json(rollout), separators=(",", ":")) + "\n" for rollout in rollouts)
+        text = _lines(map(_to_json, rollouts))
         try:
             self._folder.mkdir(exist_ok=True)
             with (self._folder / name).open("a+b") as file:
                 _end_torn_line(file.fileno())
                 file.write(text.encode())
+            self._unsynced.add(name)
         except OSError as error:
             raise GrpoBenchError(f"cannot write {self._folder / name}: {error.strerror}",
                                  hint="make room or restore access") from error
 
+    def _forget(self, resumed: Event, history: list[Event]) -> None:
+        kept = {event.data["group_id"] for event in history if event.kind == Kind.GROUP}
+        for file in self._folder.glob("*.jsonl"):
+            kind, _, step = file.stem.partition("-")
+            if not step.isdigit() or int(step) <= resumed.data["from_step"] > 0:
+                continue
+            rollouts = [raw for raw in _read(file) if kind == "step" and raw["group_id"] in kept]
+            if rollouts:
+                written = file.with_suffix(".writing")
+                written.write_text(_lines(rollouts))
+                sync(written)
+                written.rename(file)
+            else:
+                file.unlink()
+
 
 def read_trajectories(path: Path) -> list[Trajectory]:
     """The rollouts of one such file, in the order they ended; a line that a dying writer left torn is passed over."""
-    found: dict[str, Trajectory] = {}
+    return [_from_json(raw) for raw in _read(path)]
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror}") from error
-    for rollout in _decode(lines):
-        found.pop(rollout.rollout_id, None)
-        found[rollout.rollout_id] = rollout
-    return list(found.values())
-
-
-def _decode(lines: list[bytes]) -> Iterator[Trajectory]:
     for line in lines:
         try:
-            raw = json.loads(line)
+            yield json.loads(line)
         except ValueError:
             continue
-        yield _from_json(raw)
+
+
+def _lines(rollouts: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(rollout, separators=(",", ":")) + "\n" for rollout in rollouts)
 
 
 def _to_json(rollout: Trajectory) -> dict[str, Any]:
@@ -89,15 +125,17 @@ def _to_json(rollout: Trajectory) -> dict[str, Any]:
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
     return {
         "context_ids": turn.context_ids.tolist(), "sampled_ids": turn.sampled_ids.tolist(),
-        "log_probabilities": [_number(value) for value in turn.log_probabilities.tolist()],
+        "log_probabilities": _numbers(turn.log_probabilities),
         "versions": [list(run) for run in turn.versions], "finish": turn.finish.value,
         "generate_s": turn.generate_s, "environment_s": turn.environment_s,
     }
 
 
-def _number(value: float) -> float | str:
-    """A float32 with nine digits, which read back as the same; ``"nan"`` and infinities as text, JSON has none."""
-    return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+def _numbers(values: Floats) -> list[float | str]:
+    """Each float32 with nine digits, which read back as the same; ``"nan"`` and infinities as text, JSON has none."""
+    texts = ("%.9g " * len(values) % tuple(values.tolist())).split()
+    return list(map(float, texts)) if np.isfinite(values).all() else [
+        float(text) if text.lstrip("-") not in ("nan", "inf") else text for text in texts]
 
 
 def _from_json(raw: dict[str, Any]) -> Trajectory:

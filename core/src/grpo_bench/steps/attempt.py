@@ -9,13 +9,13 @@ policy session are closed in any case. Deadlines are asyncio's, so they follow t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import math
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol, cast
 
 from grpo_bench.contract import (
@@ -118,6 +118,34 @@ class _Watched:
         return call
 
 
+class _Hop:
+    """The context of one hop of an attempt; a class, since many rollouts go through many hops."""
+
+    __slots__ = ("_attempt", "_cause", "_deadline", "_limit_s", "_name")
+
+    def __init__(self, attempt: Attempt, name: str, cause: Cause, limit_s: float | None) -> None:
+        self._attempt, self._name, self._cause, self._limit_s = attempt, name, cause, limit_s
+        self._deadline = asyncio.timeout(limit_s)
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as passed:
+            error = passed
+        finally:
+            self._attempt.left(self._name)
+        if not isinstance(error, Exception) or isinstance(error, _Stop):
+            return
+        if self._deadline.expired():
+            message = f"{self._name} took longer than {self._limit_s:g} s"
+            raise _Stop(End.TIMEOUT, Failure(self._cause, message)) from error
+        raise _stop(self._cause, error) from error
+
+
 class Attempt:
     """One rollout. ``run`` is called once."""
 
@@ -164,7 +192,8 @@ class Attempt:
                 end, patch = await self._play()
         except TimeoutError:
             message = f"the rollout took longer than {limits.rollout_s:g} s, while at {self._hop}"
-            raise _Stop(End.TIMEOUT, Failure(Cause.DEADLINE, message)) from None
+            cause = Cause.ENVIRONMENT if self._hop == "diff" else Cause.DEADLINE
+            raise _Stop(End.TIMEOUT, Failure(cause, message)) from None
         async with self._hop_at("score", Cause.SCORE, limits.score_s):
             score = await self._parts.environment.score(self._task, patch)
         if score.reward is None or not math.isfinite(score.reward):
@@ -219,23 +248,15 @@ class Attempt:
         except Exception:
             self._counters["sandbox_close_errors"] += 1
 
-    @contextlib.asynccontextmanager
-    async def _hop_at(self, name: str, cause: Cause, limit_s: float | None) -> AsyncIterator[None]:
+    def _hop_at(self, name: str, cause: Cause, limit_s: float | None) -> _Hop:
         """A hop with its deadline; what goes wrong inside leaves it as _Stop."""
         self._enter(name)
-        deadline = asyncio.timeout(limit_s)
-        try:
-            async with deadline:
-                yield
-        except _Stop:
-            raise
-        except Exception as error:
-            if deadline.expired():
-                raise _Stop(End.TIMEOUT, Failure(cause, f"{name} took longer than {limit_s:g} s")) from error
-            raise _stop(cause, error) from error
-        finally:
-            if (charged := CHARGED.get(name)) is not None:
-                self._charge(charged, self._parts.clock.monotonic() - self._since)
+        return _Hop(self, name, cause, limit_s)
+
+    def left(self, hop: str) -> None:
+        """Charge the hop it was at."""
+        if (charged := CHARGED.get(hop)) is not None:
+            self._charge(charged, self._parts.clock.monotonic() - self._since)
 
     def _enter(self, hop: str) -> None:
         self._hop, self._since = hop, self._parts.clock.monotonic()

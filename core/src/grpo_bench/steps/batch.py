@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from grpo_bench.contract import BatchError, Boundary, Group, GrpoSettings, TrainBatch, Trajectory
+from grpo_bench.contract import (
+    BatchError, Boundary, Floats, Group, GrpoSettings, Role, TrainBatch, Trajectory,
+)
 
 from .advantage import advantages
 from .masks import MaskResult, rollout_mask, sequence_logprob_error_mask
@@ -96,12 +98,21 @@ def apply_masks(batch: TrainBatch, report: BatchReport, prev: npt.NDArray[np.flo
                              prev_log_probabilities=prev if loss_reads_prev(grpo.loss) else None))
     report = replace(report, masked={**report.masked, **result.masked}, metrics={**report.metrics, **result.metrics})
     if batch.n_tokens == 0:
+        role, why = _not_finite(batch, prev)
         raise BatchError(
             f"no token of {report.rollouts} rollouts is left to train on (not samples: {_listed(report.not_samples)}; "
-            f"rows masked: {_listed(report.masked)})", boundary=Boundary(step=batch.step),
+            f"rows masked: {_listed(report.masked)}{why})", boundary=Boundary(role=role, step=batch.step),
             hint="see the causes in events.jsonl",
         )
     return batch, report
+
+
+def _not_finite(batch: TrainBatch, prev: Floats | None) -> tuple[str | None, str]:
+    """Whose log-probabilities of sampled tokens are no numbers, and how many, in words."""
+    for role, values in ((Role.GENERATOR, batch.gen_log_probabilities), (Role.TRAINER, prev)):
+        if values is not None and (count := int((~np.isfinite(values))[batch.token_mask].sum())):
+            return role.value, f"; {count} log-probabilities from the {role.value} are no numbers"
+    return None, ""
 
 
 def with_advantages(batch: TrainBatch, report: BatchReport, grpo: GrpoSettings) -> tuple[TrainBatch, BatchReport]:

@@ -68,7 +68,7 @@ async def _answer(side: str, work: Awaitable[Any]) -> Any:
         raise
     except Exception as error:
         raise RefitError(f"the {side} does not answer the probe: {type(error).__name__}: {error}",
-                         boundary=Boundary(role=side)) from error
+                         hint="the traceback is in the run's engine.log", boundary=Boundary(role=side)) from error
 
 
 def probe_batch(sequences: Sequence[Ids]) -> TrainBatch:

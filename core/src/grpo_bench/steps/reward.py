@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grpo_bench.contract import Boundary, RolloutShareExceeded, Trajectory
+from grpo_bench.contract import Boundary, Cause, Role, RolloutShareExceeded, Trajectory
 
+_BLAMED = {Cause.SANDBOX_START: Role.ENVIRONMENT, Cause.ENVIRONMENT: Role.ENVIRONMENT, Cause.SCORE: Role.ENVIRONMENT,
+           Cause.AGENT: Role.AGENT, Cause.DEADLINE: Role.AGENT, Cause.GENERATOR: Role.GENERATOR}
+"""Whose part a failed hop is. A rollout's own deadline is the agent's: the hops beside it have theirs."""
 
 @dataclass(frozen=True, slots=True)
 class RewardSummary:
@@ -47,12 +50,15 @@ def check_failed_share(trajectories: Sequence[Trajectory], limit: float, step: i
     summary = summarize(trajectories)
     if summary.failed_share > limit:
         causes = ", ".join(f"{count} {cause}" for cause, count in sorted(summary.causes.items()))
-        first = next((trajectory for trajectory in trajectories if trajectory.failure), None)
-        example = f"; first: {first.failure.message} (task {first.task_id})" if first and first.failure else ""
+        most = max(summary.causes, key=summary.causes.__getitem__, default=None)
+        failed = [(item.task_id, item.failure) for item in trajectories if item.failure and item.failure.cause == most]
+        task, failure = failed[0] if failed else (None, None)
+        role = _BLAMED.get(failure.cause) if failure else None
+        example = f"; such as: {failure.message}" if failure else ""
         raise RolloutShareExceeded(
             f"{summary.rollouts - summary.samples} of {summary.rollouts} rollouts ended without a sample, more than "
             f"the allowed share of {limit:g} (by cause: {causes or 'unknown'}){example}",
             hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries",
-            boundary=Boundary(step=step),
+            boundary=Boundary(role=role.value if role else None, task=task, step=step),
         )
     return summary

@@ -1,0 +1,83 @@
+"""Temporary folders that do not outlive their process for long.
+
+A scratch folder is held by an exclusive lock on the folder itself, which the kernel drops when the process ends,
+however it ends. ``sweep`` removes the folders of this user that nobody holds: each process that makes one sweeps first,
+and worker processes sweep when their engine has ended. A folder is only ever removed under its lock, and whoever makes
+one looks, once it holds the lock, whether it is still there: so a live one is never taken away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "grpo-bench-scratch-"
+_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
+_MEMORY = Path("/dev/shm")
+_SOCKET_PATH_ROOM = 70
+"""Longest temporary folder that leaves room for a socket's name in the 104 bytes a socket address holds."""
+
+
+class Scratch:
+    """An empty private folder, there until ``remove``; ``memory``: in memory where the machine has such a place."""
+
+    def __init__(self, *, memory: bool = False) -> None:
+        parent = _MEMORY if memory and os.access(_MEMORY, os.W_OK) else _disk()
+        sweep(parent)
+        self._lock = -1
+        while self._lock < 0:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            self._lock = _held(self.path)
+
+    def remove(self) -> None:
+        """Remove it with all it holds; twice is fine."""
+        if self._lock < 0:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def sweep(*parents: Path) -> None:
+    """Remove what ended processes left in these places; none given: in all places that this process would use."""
+    for parent in parents or (_MEMORY, _disk()):
+        with suppress(OSError), os.scandir(parent) as entries:
+            left = [entry.path for entry in entries if _NAME.fullmatch(entry.name)
+                    and entry.stat(follow_symlinks=False).st_uid == os.getuid()]
+            for path in left:
+                _remove_unheld(path)
+
+
+def _remove_unheld(path: str) -> None:
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _held(path: Path) -> int:
+    """A descriptor that holds the new folder's lock; -1 where somebody swept the folder away before."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    with suppress(OSError):  # of a file system without locks: there, nobody can sweep either
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path), os.fstat(lock)):
+            return lock
+    os.close(lock)
+    return -1
+
+
+def _disk() -> Path:
+    folder = tempfile.gettempdir()
+    return Path(folder if len(folder) < _SOCKET_PATH_ROOM else "/tmp")

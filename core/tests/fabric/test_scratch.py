@@ -1,0 +1,79 @@
+"""Temporary folders: removed by their owner or by whoever comes after it, never under a living one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_bench.fabric import Scratch
+from grpo_bench.fabric._scratch import sweep
+
+HOLDER = """
+import os, sys
+from grpo_bench.fabric import Scratch
+scratch = Scratch()
+(scratch.path / "deep").mkdir()
+(scratch.path / "deep" / "file").write_text("left")
+print(scratch.path, flush=True)
+sys.stdin.read()
+os._exit(9)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_is_there_until_it_is_removed(place):
+    scratch = Scratch()
+    (scratch.path / "file").write_text("x")
+    assert scratch.path.parent == place
+    sweep(place)
+    assert (scratch.path / "file").exists()
+    scratch.remove()
+    scratch.remove()
+    assert not list(place.iterdir())
+
+
+def test_what_an_ended_process_left_goes_with_the_next_one_that_starts_and_not_before(place):
+    env = {**os.environ, "TMPDIR": str(place)}
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
+                          text=True) as holder:
+        assert holder.stdout is not None
+        left = Path(holder.stdout.readline().strip())
+        Scratch().remove()
+        assert (left / "deep" / "file").exists()
+    Scratch().remove()
+    assert not left.exists()
+
+
+def test_nothing_else_is_swept_away(place):
+    for name in ("grpo-bench-scratch-mine", "grpo-bench-results", "grpo-bench-scratch-12345678-kept"):
+        (place / name).mkdir()
+    (place / "target").mkdir()
+    (place / "grpo-bench-scratch-abcdefgh").symlink_to("target")
+    (place / "grpo-bench-scratch-ijklmnop").write_text("a file")
+    before = sorted(place.iterdir())
+    sweep(place)
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_folder_swept_between_its_making_and_its_lock_is_made_again(place, monkeypatch):
+    made = []
+    mkdtemp = Scratch.__init__.__globals__["tempfile"].mkdtemp
+
+    def swept_once(**kwargs):
+        made.append(mkdtemp(**kwargs))
+        if len(made) == 1:
+            shutil.rmtree(made[0])
+        return made[-1]
+
+    monkeypatch.setattr("tempfile.mkdtemp", swept_once)
+    scratch = Scratch()
+    assert [str(scratch.path)] == made[1:]
+    scratch.remove()

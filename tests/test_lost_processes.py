@@ -1,0 +1,241 @@
+"""Runs in processes of their own, killed, interrupted and starved: what they say, how they exit, what they leave."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_bench.contract import Kind
+from grpo_bench.fabric._proc import Process, family, table
+from grpo_bench.observers import read_events
+
+MOCK = {"grpo.prompts_per_step": 4, "grpo.generations_per_prompt": 3, "validation.metric": "off",
+        "validation.target": "off", "validation.period": 100, "checkpoint.period": 2, "grpo.max_steps": 8}
+LOCAL = {**MOCK, "fabric.use": "local"}
+SANDBOXES = {**LOCAL, "environment.use": "minirepair", "agent.use": "toolcall", "generator.token_s": 0.002}
+LAPTOP = {"trainer.workers": 1, "generator.workers": 1, "grpo.prompts_per_step": 2, "grpo.generations_per_prompt": 2,
+          "grpo.max_steps": 3, "validation.metric": "off", "validation.target": "off", "validation.period": 100,
+          "validation.at_start": "false", "sampling.max_tokens": 8, "checkpoint.period": 1}
+PATIENCE_S = 60.0
+
+
+class Child:
+    """``grpo-bench run`` as a process."""
+
+    def __init__(self, folder: Path, settings: dict[str, object], profile: str, *, runs: Path | None = None,
+                 verb: tuple[str, ...] = (), json_output: bool = True) -> None:
+        self.runs = runs or folder / "runs"
+        (folder / "t").mkdir(exist_ok=True)
+        env = {**os.environ, "TMPDIR": str(folder / "t"), "XDG_CONFIG_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        arguments = verb or ("run", "--profile", profile, "--runs", str(self.runs), *sets)
+        self.started = time.monotonic()  # noqa: TID251 (the parent's own clock)
+        command = [sys.executable, "-m", "grpo_bench", *arguments, *(["--json"] if json_output else [])]
+        self.process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        out, err = self.process.communicate(timeout=300)
+        self.wall_s = time.monotonic() - self.started  # noqa: TID251
+        return self.process.returncode, out, err
+
+    def until(self, condition) -> None:
+        """Wait while the run goes on and ``condition`` does not hold; a run that ends before is a failure."""
+        for _ in range(int(PATIENCE_S / 0.005)):
+            assert self.process.poll() is None, self.process.communicate()
+            if condition():
+                return
+            pause(0.005)
+        raise AssertionError("nothing happened")
+
+    @property
+    def folder(self) -> Path:
+        (found,) = self.runs.iterdir()
+        return found
+
+    def events(self) -> int:
+        files = list(self.runs.glob("*/events.jsonl"))
+        return files[0].read_bytes().count(b"\n") if files else 0
+
+    def workers(self) -> dict[str, Process]:
+        """The worker processes by the name of their socket, which counts them in the order of their start."""
+        found = family(self.process.pid, table())
+        lines = ((words(item.pid), item) for item in found)
+        return {line[-3].rpartition("/")[2]: item for line, item in lines if "grpo_bench.fabric.worker" in line}
+
+    def scratch(self) -> list[Path]:
+        """Temporary folders that the run holds."""
+        held = [os.readlink(link) for link in Path(f"/proc/{self.process.pid}/fd").iterdir() if link.is_symlink()]
+        return [Path(path) for path in held if "grpo-bench-scratch" in path]
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: TID251 (another process is waited for)
+
+
+def words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def left_of(processes: list[Process], folders: list[Path]) -> list[Process | Path]:
+    now = table()
+    alive = [item for item in processes if (found := now.get(item.pid)) and found.started == item.started
+             and state(item.pid) != "Z"]
+    return [*alive, *(folder for folder in folders if folder.exists())]
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def assert_gone(processes: list[Process], folders: list[Path]) -> None:
+    for _ in range(int(PATIENCE_S / 0.02)):
+        if not left_of(processes, folders):
+            return
+        pause(0.02)
+    raise AssertionError(f"left: {left_of(processes, folders)}")
+
+
+def last_object(out: str) -> dict[str, Any]:
+    """What ``--json`` ends stdout with; nothing where the process was killed or never had a run folder."""
+    return json.loads(out.splitlines()[-1]) if out else {}
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_nothing_outlives_an_engine_that_is_killed(tmp_path, moment):
+    child = Child(tmp_path, SANDBOXES, "mock")
+    wanted = random.Random(moment).randrange(3, 90)
+    child.until(lambda: child.events() >= wanted)
+    processes, folders = family(child.process.pid, table()), child.scratch()
+    assert len(processes) > 2
+    assert {folder.parent for folder in folders} == {Path("/dev/shm"), tmp_path / "t"}
+    child.process.kill()
+    child.end()
+    assert_gone(processes, folders)
+    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder))).end()
+    assert (code, last_object(out).get("status")) == (0, "completed"), err
+
+
+def test_sandboxes_end_with_engine_and_workers_and_the_next_start_clears_up(tmp_path):
+    child = Child(tmp_path, SANDBOXES, "mock")
+    child.until(lambda: child.events() >= 20)
+    processes, folders = family(child.process.pid, table()), child.scratch()
+    workers = child.workers()
+    assert any(item.pid not in {worker.pid for worker in workers.values()} for item in processes)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (child.process.pid, *(worker.pid for worker in workers.values())):
+            os.kill(pid, number)
+    child.end()
+    assert_gone(processes, [])
+    assert all(folder.exists() for folder in folders)
+    other = Child(tmp_path, {**MOCK, "grpo.max_steps": 1}, "mock", runs=tmp_path / "other")
+    assert other.end()[0] == 0
+    assert not any(folder.exists() for folder in folders)
+    assert not list((tmp_path / "t").glob("grpo-bench-scratch*"))
+
+
+@pytest.mark.parametrize(("rank", "role"), [("1.sock", "trainer"), ("2.sock", "generator")])
+def test_a_lost_worker_of_the_real_parts_ends_the_run_with_its_name(tmp_path, rank, role):
+    child = Child(tmp_path, LAPTOP, "laptop")
+    child.until(lambda: any(event.kind == Kind.STEP for event in read_events(child.folder))
+                if child.events() else False)
+    processes, folders = family(child.process.pid, table()), child.scratch()
+    os.kill(child.workers()[rank].pid, signal.SIGKILL)
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (1, "failed")
+    (line,) = err.splitlines()
+    for part in (f"plugin torch, role {role}", "step ", "was ended by SIGKILL", f"grpo-bench resume {child.folder}"):
+        assert part in line
+    assert_gone(processes, folders)
+    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder))).end()
+    assert (code, last_object(out).get("status")) == (0, "completed"), err
+
+
+def test_an_engine_that_dies_with_its_generator_names_it(tmp_path):
+    child = Child(tmp_path, {**LOCAL, "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}, "mock")
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (1, "failed")
+    for part in ("ended with exit code 70", "plugin mock, role generator, task mock-train-0004, step 2"):
+        assert part in err
+
+
+def test_a_generator_beside_the_rollout_workers_that_dies_is_named_in_time(tmp_path):
+    settings = {**LOCAL, "rollout.workers": 1, "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}
+    child = Child(tmp_path, settings, "mock")
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (1, "failed")
+    for part in ("12 of 12 rollouts", "12 generator", "plugin mock, role generator, task mock-train-0004, step 2"):
+        assert part in err
+    events = list(read_events(child.folder))
+    lost = [event.data for event in events if event.kind == Kind.ROLLOUT and event.data["cause"] == "generator"]
+    assert len(lost) == 36
+    assert all(data["reward"] is None for data in lost)
+
+
+def test_a_rollout_worker_that_dies_is_replaced_and_its_rollouts_are_counted(tmp_path):
+    settings = {**LOCAL, "rollout.workers": 1, "environment.faults": '[{at = "open", kind = "die", call = 30}]',
+                "limits.concurrency": 4}
+    child = Child(tmp_path, settings, "mock")
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (0, "completed"), err
+    events = list(read_events(child.folder))
+    lost = [event.data for event in events if event.kind == Kind.ROLLOUT and event.data["cause"] == "worker"]
+    assert lost and all(data["reward"] is None and "ended with exit code 70" in data["message"] for data in lost)
+    assert "worker_lost" in [event.data["name"] for event in events if event.kind == Kind.ALARM]
+
+
+def test_a_trainer_of_the_engines_own_process_that_dies_leaves_a_run_to_resume(tmp_path):
+    settings = {**LOCAL, "trainer.faults": '[{at = "update", kind = "die", call = 4}]', "grpo.max_steps": 6}
+    child = Child(tmp_path, settings, "mock")
+    child.until(lambda: len(child.workers()) == 1)
+    processes = family(child.process.pid, table())
+    assert child.end()[0] == 70
+    assert_gone(processes, [])
+    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder))).end()
+    assert code == 70
+    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder))).end()
+    assert (code, last_object(out).get("steps")) == (0, 6), err
+
+
+def test_a_worker_that_hangs_is_shown_with_its_stacks_and_ends_in_time(tmp_path):
+    settings = {**LOCAL, "generator.faults": '[{at = "generate", kind = "hang"}]', "limits.stall_report_s": 0.5,
+                "limits.request_s": 3, "limits.rollout_retries": 0}
+    child = Child(tmp_path, settings, "mock", json_output=False)
+    code, out, _ = child.end()
+    assert code == 1
+    stall = next(event.data for event in read_events(child.folder) if event.kind == Kind.STALL
+                 and event.data["waiting"]["phase"] == "rollout")
+    assert "sampler.py" in stall["stacks"]["generator-0"]
+    assert (stall["waiting"]["generator"]["engines"], stall["waiting"]["generator"]["version"]) == (1, 0)
+    assert "waiting for 12 rollouts: t0.0 (task mock-train-0000) at agent" in stall["message"]
+    assert f"stalled: {stall['message']}" in out.splitlines()
+
+
+def test_the_run_knows_as_much_time_as_its_parent(tmp_path):
+    apart = []
+    for number in range(5):
+        child = Child(tmp_path, MOCK, "mock", runs=tmp_path / f"runs-{number}")
+        code, out, err = child.end()
+        assert code == 0, err
+        summary = last_object(out)
+        wall_s = summary["wall_s"]
+        assert sum(summary["ledger"].values()) == pytest.approx(wall_s)
+        assert "ledger" not in [event.data["name"] for event in read_events(child.folder) if event.kind == Kind.ALARM]
+        apart.append(abs(child.wall_s - wall_s) - max(0.05, 0.001 * child.wall_s))
+        if apart[-1] <= 0:
+            return
+    raise AssertionError(f"beyond 50 ms or 0.1 % each time, by {apart} s")
