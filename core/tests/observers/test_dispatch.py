@@ -87,7 +87,7 @@ def test_a_failure_before_the_first_event_is_reported_after_it(tmp_path: Path) -
     observers = watch(tmp_path, alarms, ("early", Early()))
     observers.run_started(RunFacts("r", tmp_path, {}, True))
     assert alarms == []
-    observers.event(event(0))
+    observers.event(event(0, Kind.ALARM, name="x", message="y"))
     observers.close()
     assert [message for _, message in alarms] == [
         "observer early no longer watches: run_started raised RuntimeError: too soon"]

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpo_bench.contract import Event, GrpoBenchError, Kind, RunFolderError
-from grpo_bench.observers import Journal, canonical, read_events
+from grpo_bench.observers import Journal, read_events
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,18 +96,3 @@ def test_when_the_disk_refuses_the_record_ends_whole(tmp_path: Path) -> None:
     journal.close()
     assert list(read_events(tmp_path)) == [event(0)]
     assert journal.path.read_bytes().endswith(b"\n")
-
-
-def test_the_canonical_view_forgets_what_a_resumption_undid() -> None:
-    def line(*kinds: tuple[Kind, int | None]) -> list[Event]:
-        return [event(seq, kind, step, **({"from_step": step, "attempt": 2} if kind == Kind.RESUMED else {}))
-                for seq, (kind, step) in enumerate(kinds)]
-
-    start, one, saved, two = (Kind.RUN_STARTED, None), (Kind.STEP, 1), (Kind.CHECKPOINT, 1), (Kind.STEP, 2)
-    straight = line(start, one, saved, two)
-    resumed = line(start, one, saved, two, (Kind.STEP, 3), (Kind.RESUMED, 1), two)
-    assert [(item.seq, item.kind, item.step) for item in canonical(resumed)] == [
-        (item.seq, item.kind, item.step) for item in straight]
-    from_the_start = line(start, one, (Kind.RESUMED, 0), one, saved, two)
-    assert [replace(item, elapsed_s=0.0) for item in canonical(from_the_start)] == [
-        replace(item, elapsed_s=0.0) for item in straight]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,47 @@ def test_a_terminal_gets_a_panel_that_leaves_no_trace(met: Any, monkeypatch: pyt
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_what_stays_on_a_terminal_breaks_between_words(met: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = Terminal()
+
+    async def run() -> None:
+        show(met, stream)
+
+    asyncio.run(run())
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    lines = plain[plain.rindex("target met"):].splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == (
+        "target met: pass@2 0.750 ± 0.050 (target 0.5) after 2 steps time to target 10.8 s time in all 11.2 s, 9.00 s "
+        "of CPU of which update 36%, validation 27%, rollout 18%, startup 9%, shutdown 4%, refit 4%, advantages 2%, "
+        "journal 2% report runs/r/report.html")
+
+
+def test_without_colours_there_are_none(met: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    Progress(stream=stream).run_ended(summarise(met.events))
+    assert not re.search(r"\x1b\[3\d", stream.getvalue())
+
+
+def test_a_later_attempt_goes_on_where_its_checkpoint_was(resumed: Any) -> None:
+    last = max(event.seq for event in resumed.events if event.kind == Kind.RESUMED)
+    stream = io.StringIO()
+    progress = Progress(stream=stream)
+    progress.run_started(RunFacts("r", Path("runs/r"), {"validation": {"k": 2, "max_tasks": 4}}, True,
+                                  history=resumed.events[:last]))
+    for event in resumed.events[last:]:
+        progress.event(event)
+    assert stream.getvalue().splitlines()[:4] == [
+        "run runs/r", "attempt 3 goes on after step 1",
+        "step 2/4  reward 0.300  loss 0.010  3.40 s  22 tokens/s  elapsed 0:04  ~0:06 to step 4",
+        "pass@2 0.250 ± 0.050 (target 0.5)  after step 2  elapsed 0:05"]
+
+
 def drawn(events: Any, width: int) -> list[str]:
     state, console = RunState(), Console(file=io.StringIO(), width=width)
     for event in events:
@@ -96,10 +138,15 @@ def drawn(events: Any, width: int) -> list[str]:
     return captured.get().splitlines()
 
 
-def test_the_panel_keeps_to_one_line_a_row_on_a_narrow_terminal(met: Any) -> None:
-    lines = drawn(met.events, 60)
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_panel_shows_whole_words_at_any_width(met: Any, width: int) -> None:
+    lines = drawn(met.events[:-3], width)
     assert [line.split()[0] for line in lines] == ["grpo-bench", "step", "now", "pass@2", "reward", "speed", "time"]
-    assert max(map(len, lines)) <= 60
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    for words in ("2 of 4", "validation", "8 of 8 rollouts", "0.250 ± 0.050", "target 0.5", "55 tokens/s",
+                  "3.40 s a step", "~0:07 to step 4"):
+        assert words in "\n".join(lines), words
 
 
 def test_the_panel_counts_rollouts_only_while_some_are_under_way(history: Any) -> None:

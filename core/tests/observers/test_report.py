@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grpo_bench.contract import Kind, Phase, Status
-from grpo_bench.observers import Journal, write_report
+from grpo_bench.contract import Kind, Phase, RunFacts, Status
+from grpo_bench.observers import write_report
+from grpo_bench.observers._charts import _bins
+from grpo_bench.observers.report import ReportWriter
+from grpo_bench.observers.trace import write_trace
 
 VOID = {"meta", "br"}
 
@@ -49,10 +53,7 @@ class Page(HTMLParser):
 
 
 def report(folder: Path, history: Any, **files: Any) -> Page:
-    journal = Journal(folder)
-    for event in history.events:
-        journal.write(event)
-    journal.close()
+    history.save(folder)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content, indent=2))
     return Page(write_report(folder).read_text(encoding="utf-8"))
@@ -62,7 +63,8 @@ def test_it_says_what_the_run_came_to(tmp_path: Path, met: Any) -> None:
     text = report(tmp_path, met, profile={"trainer": {"use": "torch"}}, provenance={"python": "3.11"}).text
     for words in (
             "Target met in 10.8 s", "pass@2 0.750 ± 0.050 against a target of 0.5", "2 of at most 4",
-            "wall clock 11.2 s", "rollouts 32", "rollout 2.00 s 17.9% 1.00 s", "sum 11.2 s 100%",
+            "wall clock 11.2 s", "rollouts 32", "rollout generator + agent + environment 2.00 s 17.9% 1.00 s",
+            "sum 11.2 s 100%",
             "completed – 8 (100.0%) 24 (100.0%)", "Alarms None.", '"use": "torch"', '"python": "3.11"', "ab" * 32):
         assert words in text, words
 
@@ -140,3 +142,37 @@ def test_a_long_run_stays_readable(tmp_path: Path, history: Any) -> None:
     assert "18 ×" in page.text
     assert "10 more kinds of notices" in page.text
     assert len(page.all("rect")) < 3 * 120 * 2 + 20
+
+
+def test_what_a_run_writes_at_its_end_is_what_its_journal_gives(tmp_path: Path, resumed: Any) -> None:
+    """Also in a later attempt, which is told of the earlier ones."""
+    live, again = tmp_path / "live", resumed.save(tmp_path / "again")
+    live.mkdir()
+    last = max(event.seq for event in resumed.events if event.kind == Kind.RESUMED)
+    writer = ReportWriter(live)
+    writer.run_started(RunFacts("r-laptop-0", live, {}, True, history=resumed.events[:last]))
+    for event in resumed.events[last:]:
+        writer.event(event)
+    writer.run_ended({})
+    write_report(again)
+    write_trace(again, resumed.events)
+    for name in ("report.html", "trace.json"):
+        assert (live / name).read_text() == (again / name).read_text()
+
+
+def test_a_single_step_is_still_a_picture(tmp_path: Path, history: Any) -> None:
+    history.start(target=None, metric=None)
+    history.step = 1
+    history.phase(Phase.UPDATE)
+    history.emit(Kind.STEP, 1.0, version=1, seconds=1.0, reward_mean=-2.5, rollouts=4, sampled_tokens=80)
+    history.end(Status.COMPLETED)
+    page = report(tmp_path, history)
+    assert [circle["class"] for circle in page.all("circle")] == ["reward-dot"] * 3
+
+
+def test_lengths_are_counted_in_round_ranges() -> None:
+    bins = _bins(Counter({103: 1, 7_591: 2, 52_519: 3}))
+    assert (bins[0], bins[-1]) == ((0, 4_999, 1), (50_000, 54_999, 3))
+    assert sum(count for *_, count in bins) == 6
+    assert _bins(Counter({7: 2})) == [(7, 7, 2)]
+    assert _bins(Counter()) == []

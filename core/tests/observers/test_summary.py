@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from grpo_bench.contract import Kind, Status
-from grpo_bench.observers import summarise
+from grpo_bench.observers import Tally, summarise
 
-KEYS = ["run", "status", "metric", "value", "target", "steps", "time_to_target_s", "wall_s", "cpu_s", "weights_sha256",
-        "ledger"]
+KEYS = ["run", "status", "scored", "metric", "value", "target", "steps", "attempts", "time_to_target_s", "wall_s",
+        "cpu_s", "weights_sha256", "ledger"]
 
 
 def test_a_run_that_met_its_target(met: Any) -> None:
@@ -41,14 +41,47 @@ def test_time_covers_every_attempt(history: Any) -> None:
     history.start()
     history.one_step(1, 1)
     history.step, spent, history.now = None, history.now, 0.0
-    history.emit(Kind.RESUMED, 0.5, from_step=0, attempt=2)
+    history.emit(Kind.RESUMED, 0.5, from_step=0, from_seq=1, attempt=2, forced=[])
     history.one_step(1, 2)
     history.end(Status.TARGET_MET)
     summary = summarise(history.events)
-    assert summary["steps"] == 1
+    assert (summary["steps"], summary["attempts"], summary["cpu_s"]) == (1, 2, None)
     assert summary["wall_s"] == pytest.approx(spent + history.now)
     assert summary["time_to_target_s"] == pytest.approx(spent + history.now - 0.4)
     assert sum(summary["ledger"].values()) == pytest.approx(summary["wall_s"])
+
+
+def test_what_a_resumption_undid_does_not_count(history: Any) -> None:
+    history.start()
+    history.one_step(1, 1)
+    history.one_step(2, 2)
+    history.emit(Kind.RESUMED, from_step=1, from_seq=9, attempt=2, forced=[])
+    summary = summarise(history.events)
+    assert (summary["value"], summary["time_to_target_s"], summary["steps"]) == (0.25, None, 1)
+
+
+def test_processor_time_is_that_of_all_attempts_that_told_theirs(history: Any) -> None:
+    history.start()
+    history.end(Status.INTERRUPTED)
+    for attempt in (2, 3):
+        history.emit(Kind.RESUMED, from_step=0, from_seq=1, attempt=attempt, forced=[])
+        ending = tally_of(history).ending(Status.INTERRUPTED, elapsed_s=1.0, cpu_s=2.0, weights_sha256=None)
+        history.emit(Kind.RUN_ENDED, **ending)
+    assert summarise(history.events)["cpu_s"] == 9.0 + 2.0 + 2.0
+
+
+def test_a_forced_resumption_is_never_scored(history: Any) -> None:
+    history.start()
+    assert summarise(history.events)["scored"] is True
+    history.emit(Kind.RESUMED, from_step=0, from_seq=1, attempt=2, forced=["a: was 1, is 2"])
+    assert summarise(history.events)["scored"] is False
+
+
+def tally_of(history: Any) -> Tally:
+    tally = Tally()
+    for event in history.events:
+        tally.add(event)
+    return tally
 
 
 def test_no_events_give_an_interrupted_run_of_no_length() -> None:

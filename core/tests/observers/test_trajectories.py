@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from grpo_bench.contract import (
-    Cause, End, Failure, FinishReason, Group, Position, Purpose, RunFolderError, TokenSequence, Trajectory, Turn,
-    ValidationReport,
+    Cause, End, Event, Failure, FinishReason, Group, Kind, Position, Purpose, RunFacts, RunFolderError, TokenSequence,
+    Trajectory, Turn, ValidationReport,
 )
 from grpo_bench.contract.codec import to_jsonable
 from grpo_bench.observers import read_trajectories
@@ -57,13 +57,32 @@ def test_validations_have_files_of_their_own(tmp_path: Path) -> None:
     assert [item.rollout_id for item in read] == ["v5.0.0", "v5.1.0"]
 
 
-def test_a_step_that_ran_again_replaces_what_it_had_written(tmp_path: Path) -> None:
-    writer = TrajectoryWriter(tmp_path)
-    writer.group_finished(group(rollout("a", reward=0.0), rollout("b")))
+def test_a_line_that_a_dying_writer_left_torn_spoils_no_other(tmp_path: Path) -> None:
+    TrajectoryWriter(tmp_path).group_finished(group(rollout("a"), rollout("b")))
     path = tmp_path / "trajectories" / "step-00005.jsonl"
     path.write_bytes(path.read_bytes() + b'{"rollout_id": "torn')
-    TrajectoryWriter(tmp_path).group_finished(group(rollout("a", reward=1.0)))
-    assert [(item.rollout_id, item.reward) for item in read_trajectories(path)] == [("b", 1.0), ("a", 1.0)]
+    TrajectoryWriter(tmp_path).group_finished(group(rollout("c")))
+    assert [item.rollout_id for item in read_trajectories(path)] == ["a", "b", "c"]
+
+
+def test_a_resumption_forgets_what_its_checkpoint_does_not_hold(tmp_path: Path) -> None:
+    def event(seq: int, kind: Kind, step: int | None = None, **data: Any) -> Event:
+        return Event(seq, "", 0.0, kind, step, data)
+
+    writer = TrajectoryWriter(tmp_path)
+    for number, target in ((0, 0), (1, 1), (2, 1), (3, 2)):
+        finished = rollout(f"t{number}", group_id=number)
+        writer.group_finished(Group(number, "t-1", Position(0, 0), target, (finished,)))
+    for step in (1, 2):
+        writer.validated(ValidationReport(step, step, 1, 1, 1, {}, 0.1, 1.0), [group(rollout(f"v{step}.0.0"))])
+    history = [event(0, Kind.RUN_STARTED), event(1, Kind.GROUP, 1, group_id=0), event(2, Kind.GROUP, 1, group_id=1),
+               event(3, Kind.CHECKPOINT, 1), event(4, Kind.GROUP, 2, group_id=2), event(5, Kind.GROUP, 2, group_id=3)]
+    again = TrajectoryWriter(tmp_path)
+    again.run_started(RunFacts("r", tmp_path, {}, False, history))
+    again.event(event(6, Kind.RESUMED, from_step=1, from_seq=4, attempt=2, forced=[]))
+    found = {path.name: [item.rollout_id for item in read_trajectories(path)]
+             for path in sorted((tmp_path / "trajectories").iterdir())}
+    assert found == {"step-00001.jsonl": ["t0"], "step-00002.jsonl": ["t1"], "validation-00001.jsonl": ["v1.0.0"]}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@
 are pure views of its events, trajectories lie beside it.
 """
 
+from ._schema import read_run
+from .compare import Comparison
 from .dispatch import Observers
-from .journal import Journal, canonical, read_events
+from .journal import Journal, read_events
 from .ledger import HopLedger, PhaseLedger, unaccounted
+from .overview import Overview
 from .progress import Progress
 from .report import write_report
 from .summary import Tally, summarise
 from .trajectories import read_trajectories
 
 __all__ = [
-    "HopLedger", "Journal", "Observers", "PhaseLedger", "Progress", "Tally", "canonical", "read_events",
-    "read_trajectories", "summarise", "unaccounted", "write_report",
+    "Comparison", "HopLedger", "Journal", "Observers", "Overview", "PhaseLedger", "Progress", "Tally", "read_events",
+    "read_run", "read_trajectories", "summarise", "unaccounted", "write_report",
 ]

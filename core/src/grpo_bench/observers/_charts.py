@@ -12,6 +12,7 @@ from ._view import RunView
 
 _MOST_BARS = 120
 _MOST_BINS = 16
+_WIDEST_BAR = 90.0
 _LABEL_GAP = 15
 
 
@@ -21,8 +22,9 @@ def learning_curve(view: RunView, frame: Frame, class_: str) -> str:
     rewards = [(row.step, reward) for row in view.steps if (reward := row.step_data["reward_mean"]) is not None]
     heights = [value for _, value, _ in values] + [reward for _, reward in rewards]
     steps = [step for step, *_ in values] + [step for step, _ in rewards]
-    low, high = min([0.0, *heights]), max([1.0, *heights])
+    low, high = min([0.0, *heights]), max([1.0 if values or max(heights, default=1.0) > 0 else 0.0, *heights])
     first, last = min(steps, default=0), max(steps, default=1)
+    last = max(last, first + 1)
     x, y = scale((first, last), frame.x), scale((low, high), frame.y)
     x_ticks = [(x(t), f"{t:g}") for t in ticks(first, last, frame.width // 90) if t == int(t)]
     parts = [axes(frame, x_ticks, [(y(t), f"{t:g}") for t in ticks(low, high, 5)], "step", "")]
@@ -35,6 +37,7 @@ def learning_curve(view: RunView, frame: Frame, class_: str) -> str:
                   text(frame.x[0] + 4, y(target) - 6, f"target {target:g}", "label")]
     parts.append(path([(x(s), y(r)) for s, r in rewards], "reward") if rewards else "")
     parts.append(path([(x(s), y(v)) for s, v, _ in values], "metric") if values else "")
+    parts += [tag("circle", cx=x(s), cy=y(r), r=2.6, class_="reward-dot") for s, r in rewards if len(rewards) == 1]
     parts += [tag("circle", tag("title", f"step {s}: {v:.3f} ± {e:.3f}"), cx=x(s), cy=y(v), r=3.2, class_="metric-dot")
               for s, v, e in values]
     ends = [(y(values[-1][1]), view.metric_name, "metric-label")] if values else []
@@ -51,11 +54,12 @@ def step_times(view: RunView, frame: Frame, class_: str) -> str:
     y = scale((0.0, top * 1.04), frame.y)
     width = (frame.x[1] - frame.x[0]) / max(1, len(bars))
     parts = []
+    bar = min(width * 0.8, _WIDEST_BAR)
     for index, (first, last, spent) in enumerate(bars):
-        left, base = frame.x[0] + index * width, 0.0
+        middle, base = frame.x[0] + (index + 0.5) * width, 0.0
         rects = []
         for phase, seconds in spent.items():
-            rects.append(tag("rect", x=left + width * 0.1, y=y(base + seconds), width=width * 0.8,
+            rects.append(tag("rect", x=middle - bar / 2, y=y(base + seconds), width=bar,
                              height=y(base) - y(base + seconds), class_=f"p-{phase}"))
             base += seconds
         steps = f"step {first}" if first == last else f"steps {first} to {last}, mean"
@@ -73,16 +77,17 @@ def histogram(counts: Counter[int], x_title: str, frame: Frame, class_: str) -> 
     most = max((count for *_, count in bins), default=1) / total
     y = scale((0.0, most * 1.05), frame.y)
     width = (frame.x[1] - frame.x[0]) / max(1, len(bins))
+    bar = min(width * 0.88, _WIDEST_BAR)
     rects, x_ticks = [], []
-    every = max(1, -(-len(bins) * 40 // int(frame.x[1] - frame.x[0])))
+    every = max(1, -(-len(bins) * 48 // int(frame.x[1] - frame.x[0])))
     for index, (low, high, count) in enumerate(bins):
-        left = frame.x[0] + index * width
-        label = str(low) if low == high else f"{low} to {high}"
+        middle = frame.x[0] + (index + 0.5) * width
+        label = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         top = y(count / total)
         rects.append(tag("rect", tag("title", f"{label}: {count:,} rollouts, {count / total:.1%}"), class_="bin",
-                         x=left + width * 0.06, y=top, width=width * 0.88, height=y(0.0) - top))
+                         x=middle - bar / 2, y=top, width=bar, height=y(0.0) - top))
         if index % every == 0:
-            x_ticks.append((left + width / 2, str(low)))
+            x_ticks.append((middle, f"{low:,}"))
     grid = axes(frame, x_ticks, [(y(t), f"{t * 100:g}%") for t in ticks(0.0, most, 4)], x_title, "")
     return drawing(frame, f"Rollouts by {x_title}", grid + "".join(rects), class_)
 
@@ -122,10 +127,14 @@ def _bars(steps: Mapping[int, Mapping[str, float]]) -> list[tuple[int, int, dict
 
 
 def _bins(counts: Counter[int]) -> Sequence[tuple[int, int, int]]:
-    """(lowest, highest, count) of equal ranges that cover every size."""
+    """(lowest, highest, count) of equal ranges that cover every size and begin at round numbers."""
     if not counts:
         return []
     low, high = min(counts), max(counts)
-    width = -(-(high - low + 1) // _MOST_BINS)
-    return [(start, start + width - 1, sum(counts[size] for size in range(start, start + width)))
-            for start in range(low, high + 1, width)]
+    width = next(power * digit for power in (10 ** n for n in range(20)) for digit in (1, 2, 5)
+                 if high // (power * digit) - low // (power * digit) < _MOST_BINS)
+    found = Counter[int]()
+    for size, count in counts.items():
+        found[size // width] += count
+    return [(index * width, index * width + width - 1, found[index])
+            for index in range(low // width, high // width + 1)]

@@ -14,29 +14,51 @@ from ._text import duration, name, number, sparkline, stopwatch
 
 _WIDEST = 100
 _LABEL = 10
+_NARROW = 58
+"""Below this many columns the display has one column beside the labels, not two."""
 
 
 def panel(state: RunState, elapsed_s: float, width: int, curves: bool) -> Group:
     """What to show at ``elapsed_s`` of the run on ``width`` columns; ``curves`` where the terminal can draw them."""
     width = min(width, _WIDEST)
     room = max(8, width - 44) if curves else 0
+    left = state.left_s()
+    bar = ProgressBar(total=max(1, state.max_steps), completed=state.step, width=room or 20)
+    cells = [
+        ("step", Text(f"{state.step} of {state.max_steps}"), bar),
+        ("now", Text(name(state.phase), style="cyan"), Text(_rollouts(state))),
+        (state.metric_name or "pass@k", _value(state), Text(_curve(state.values, room, state.target), style="green")),
+        ("reward", Text(number(state.rewards[-1] if state.rewards else None)),
+         Text(_curve(state.rewards, room, None), style="blue")),
+        ("speed", Text(f"{number(state.rate, 0)} tokens/s"),
+         Text(f"{duration(state.step_seconds)} a step" if state.step_seconds is not None else "")),
+        ("time", Text(stopwatch(elapsed_s)), Text(f"~{stopwatch(left)} to step {state.max_steps}" if left else "")),
+    ]
+    title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}")
+    rule = Rule(title, align="left", style="dim", characters="─" if curves else "-")
+    return Group(rule, _two_columns(cells) if width >= _NARROW else _one_column(cells))
+
+
+def _two_columns(cells: list[tuple[str, Text, Text | ProgressBar]]) -> Table:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", width=_LABEL, no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True)
-    rows.add_row("step", f"{state.step} of {state.max_steps}",
-                 ProgressBar(total=max(1, state.max_steps), completed=state.step, width=room or 20))
-    rows.add_row("now", Text(name(state.phase), style="cyan"), _rollouts(state))
-    rows.add_row(state.metric_name or "pass@k", _value(state),
-                 Text(_curve(state.values, room, state.target), style="green"))
-    rows.add_row("reward", number(state.rewards[-1] if state.rewards else None),
-                 Text(_curve(state.rewards, room, None), style="blue"))
-    left = state.left_s()
-    rows.add_row("speed", f"{number(state.rate, 0)} tokens/s",
-                 f"{duration(state.step_seconds)} a step" if state.step_seconds is not None else "")
-    rows.add_row("time", stopwatch(elapsed_s), f"~{stopwatch(left)} to step {state.max_steps}" if left else "")
-    title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}")
-    return Group(Rule(title, align="left", style="dim", characters="─" if curves else "-"), rows)
+    for row in cells:
+        rows.add_row(*row)
+    return rows
+
+
+def _one_column(cells: list[tuple[str, Text, Text | ProgressBar]]) -> Table:
+    """What stands beside a value follows it, as far as it is text; curves only where the line has room for them."""
+    rows = Table.grid(padding=(0, 1))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for label, value, beside in cells:
+        if isinstance(beside, Text) and beside.plain and not beside.style:
+            value = Text.assemble(value, ", ", beside)
+        rows.add_row(label, value)
+    return rows
 
 
 def _rollouts(state: RunState) -> str:

@@ -24,9 +24,9 @@ class RunState:
         self.k: int | None = None
         self.phase: str = Phase.STARTUP
         self.elapsed_s = 0.0
-        self.values: list[float] = []
+        self._values: dict[int, float] = {}
         self.standard_error: float | None = None
-        self.rewards: list[float] = []
+        self._rewards: dict[int, float] = {}
         self.step_seconds: float | None = None
         self.loss: float | None = None
         self.rate: float | None = None
@@ -61,19 +61,29 @@ class RunState:
             case Kind.UPDATE:
                 self.loss = data["loss"]
             case Kind.VALIDATION:
-                self._validated(data)
+                self._validated(event.step or 0, data)
             case Kind.STEP:
                 self._stepped(event)
             case Kind.RESUMED:
-                self.step = data["from_step"]
+                self._resumed(data["from_step"])
 
     @property
     def metric_name(self) -> str:
         return metric_label(self.metric, self.k)
 
     @property
+    def values(self) -> list[float]:
+        """The metric at each validation."""
+        return list(self._values.values())
+
+    @property
+    def rewards(self) -> list[float]:
+        """The mean reward of each step that has one."""
+        return list(self._rewards.values())
+
+    @property
     def value(self) -> float | None:
-        return self.values[-1] if self.values else None
+        return self.values[-1] if self._values else None
 
     @property
     def under_way(self) -> tuple[int, int | None]:
@@ -92,10 +102,10 @@ class RunState:
         self.metric, self.target, self.max_steps = data["metric"], data["target"], data["max_steps"]
         self.total[Purpose.TRAIN] = data["prompts_per_step"] * data["generations_per_prompt"]
 
-    def _validated(self, data: Any) -> None:
+    def _validated(self, step: int, data: Any) -> None:
         self.k = data["k"]
         self.metric = self.metric or ("pass_k" if data["k"] > 1 else "accuracy")
-        self.values.append(data["metrics"][self.metric])
+        self._values[step] = data["metrics"][self.metric]
         self.standard_error = data["standard_error"]
         self.done[Purpose.VALIDATION] = 0
         self.total[Purpose.VALIDATION] = data["tasks"] * data["k"]
@@ -106,7 +116,16 @@ class RunState:
         self.step_seconds = seconds
         self._intervals.append(event.elapsed_s - self._stepped_s if self._intervals else seconds)
         if event.data["reward_mean"] is not None:
-            self.rewards.append(event.data["reward_mean"])
+            self._rewards[self.step] = event.data["reward_mean"]
         passed = event.elapsed_s - self._stepped_s
         self.rate = self._tokens / passed if passed > 0 else None
         self._tokens, self._stepped_s = 0, event.elapsed_s
+
+    def _resumed(self, from_step: int) -> None:
+        """Another process goes on from a checkpoint, with a clock of its own."""
+        self.step, self.phase, self._tokens, self._stepped_s = from_step, Phase.STARTUP, 0, 0.0
+        self.done = dict.fromkeys(Purpose, 0)
+        self._intervals.clear()
+        for curve in (self._values, self._rewards):
+            for step in [step for step in curve if step > from_step]:
+                del curve[step]

@@ -72,8 +72,8 @@ def axes(frame: Frame, x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[t
     (left, right), (bottom, top) = frame.x, frame.y
     parts = [line(left, y, right, y, "grid") + text(left - 8, y + 4, label, "tick", "end") for y, label in y_ticks]
     parts += [text(x, bottom + 17, label, "tick", "middle") for x, label in x_ticks]
-    parts += [line(left, bottom, right, bottom, "axis"), text(right, bottom + 32, x_title, "tick", "end"),
-              text(0, top - 12, y_title, "tick")]
+    parts += [line(left, bottom, right, bottom, "axis"), text(right, bottom + 32, x_title, "tick", "end")]
+    parts += [text(0, top - 12, y_title, "tick")] if y_title else []
     return "".join(parts)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ..contract import Event, Kind, Purpose
+from ..contract import Event
+from . import _record
 from ._text import duration, name, number
 from ._view import RunView
 from .ledger import unaccounted
 
 _MOST_NOTICES = 40
+_BESIDE = "work beside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +48,78 @@ def table(head: Row, rows: Iterable[Row], *, numeric_from: int, foot: Row = ()) 
 
 def phases(view: RunView) -> str:
     """Where the wall clock went; the foot compares the sum with the clock."""
+    found = [item for item in _record.phases(view) if item["seconds"] >= 0.0005]
+    rows = [(_named(swatch(item["phase"]) + escape(name(item["phase"])), item["work"]), duration(item["seconds"]),
+             f"{item['share']:.1%}", duration(item["step_mean_s"]), Cell(escape(item["work"]), _BESIDE))
+            for item in found]
     spent: dict[str, float] = view.summary["ledger"]
-    total = sum(spent.values()) or 1.0
-    steps = max(1, len(view.steps))
-    per_step = {phase: sum(by.get(phase, 0.0) for step, by in view.tally.ledger.steps().items() if step > 0) / steps
-                for phase in spent}
-    rows = [(Cell(swatch(phase) + escape(name(phase))), duration(seconds), f"{seconds / total:.1%}",
-             duration(per_step[phase] or None)) for phase, seconds in spent.items() if seconds >= 0.0005]
+    a_step = sum(item["step_mean_s"] or 0.0 for item in found)
     wall = view.summary["wall_s"]
     missing = unaccounted(spent, wall)
     note = "" if missing is None else f' <span class="bad">{duration(abs(missing))} unaccounted for</span>'
-    foot = ("sum", duration(sum(spent.values())), "100%", duration(sum(per_step.values()) or None))
-    return table(("phase", "time", "share", "a step"), rows, numeric_from=1, foot=foot) + (
+    foot = ("sum", duration(sum(spent.values())), "100%", duration(a_step or None), Cell("", _BESIDE))
+    return table(("phase", "time", "share", "a step", Cell("whose work", _BESIDE)), rows, numeric_from=1, foot=foot) + (
         f'<p class="note">The run took {duration(wall)} of wall clock from the start of its process.{note}</p>')
 
 
 def hops(view: RunView) -> str:
-    total, count = view.hops.seconds or 1.0, max(1, view.hops.rollouts)
-    rows = [(name(hop), duration(spent.total), f"{spent.total / total:.1%}", duration(spent.total / count),
-             duration(spent.longest)) for hop, spent in view.hops.in_order()]
-    return table(("hop", "all rollouts", "share", "mean", "longest"), rows, numeric_from=1)
+    rows = [(_named(escape(name(item["hop"])), item["work"]), duration(item["seconds"]), f"{item['share']:.1%}",
+             duration(item["mean_s"]), duration(item["longest_s"]), Cell(escape(item["work"]), _BESIDE))
+            for item in _record.hops(view)]
+    return table(("hop", "all rollouts", "share", "mean", "longest", Cell("whose work", _BESIDE)), rows, numeric_from=1)
 
 
 def stragglers(view: RunView) -> str:
-    rows = [(Cell(escape(s.rollout_id), "id"), Cell(escape(s.task_id), "id"), s.purpose,
-             str(s.step) if s.step is not None else "–", name(s.end), duration(s.seconds),
-             f"{name(s.hop)} {duration(s.hop_seconds)}") for s in view.hops.stragglers()]
-    return table(("rollout", "task", "purpose", "step", "end", "time", "most of it"), rows, numeric_from=5)
+    rows = [(_identifier(s.rollout_id), _identifier(s.task_id), s.purpose,
+             str(s.step) if s.step is not None else "–", name(s.end), Cell(duration(s.seconds), "n"),
+             Cell(escape(f"{name(s.hop)} {duration(s.hop_seconds)}"), "work")) for s in view.hops.stragglers()]
+    return table(("rollout", "task", "purpose", "step", "end", Cell("time", "n"), Cell("most of it", "work")),
+                 rows, numeric_from=7)
+
+
+def plugins(view: RunView) -> str:
+    """Time and failures by plugin."""
+    rows: list[Row] = []
+    for item in view.plugins:
+        failed = [f"{count:,} × {name(cause)}" for cause, count in item.failed.most_common()]
+        failed += [f"{item.errors} × error that ended an attempt"] if item.errors else []
+        about = f'<small class="origin">{escape(item.distribution)}</small>' if item.distribution else ""
+        about += '<small class="fair">stand-in</small>' if item.stand_in else ""
+        rows.append((item.role, Cell(escape(item.plugin or "–") + about), duration(item.alone_s or None),
+                     duration(item.shared_s or None), duration(item.rollouts_s or None),
+                     Cell(escape(", ".join(failed)) or "none", "work")))
+    head = ("role", "plugin", Cell("alone", "n"), Cell("shared", "n"), Cell("in rollouts", "n"),
+            Cell("failures", "work"))
+    return table(head, rows, numeric_from=2)
+
+
+def attempts(view: RunView) -> str:
+    """What each attempt took, what of it was taken back, and the differences it was forced over."""
+    rows = []
+    for item in view.attempts:
+        undone = "–"
+        if item.undone_s or item.undone_rollouts:
+            steps = f"{item.undone_steps} step{'' if item.undone_steps == 1 else 's'}"
+            undone = f"{duration(item.undone_s)}, {steps}, {item.undone_rollouts:,} rollouts"
+        forced = "<br>".join(map(escape, item.forced)) or "–"
+        rows.append((str(item.number), f"step {item.from_step}" if item.from_step else "the start",
+                     Cell(duration(item.seconds), "n"), Cell(escape(undone), "work"), Cell(forced, "words")))
+    head = ("attempt", "went on from", Cell("took", "n"), Cell("taken back", "work"),
+            Cell("differences it was forced over", "words"))
+    return table(head, rows, numeric_from=len(head))
 
 
 def ends(view: RunView) -> str:
     """How rollouts ended, training beside validation."""
-    sides = [view.rollouts[purpose] for purpose in Purpose]
+    sides = [*view.rollouts.values()]
     found = sorted({end for side in sides for end in side.ends}, key=lambda end: -sum(side.ends[end] for side in sides))
     rows = []
     for end, cause in found:
-        message = next((side.messages[end, cause] for side in sides if (end, cause) in side.messages), "")
+        example = view.messages.get((end, cause), "")
         counts = [(side.ends[end, cause], max(1, side.count)) for side in sides]
         shares = [Cell(f"{count:,} ({count / total:.1%})", "n") for count, total in counts]
-        rows.append((name(end), name(cause) or "–", *shares, Cell(escape(message) or "–", "words")))
-    head = ("end", "cause", Cell("training", "n"), Cell("validation", "n"), "for example")
+        rows.append((name(end), name(cause) or "–", *shares, Cell(escape(example) or "–", "words")))
+    head = ("end", "cause", Cell("training", "n"), Cell("validation", "n"), Cell("for example", "words"))
     return table(head, rows, numeric_from=len(head))
 
 
@@ -114,37 +149,33 @@ def steps(view: RunView) -> str:
 
 def _probe(refit: Mapping[str, Any]) -> str:
     difference = refit.get("probe_difference")
-    return "–" if difference is None else f"{difference:.1e}"
+    return f"{difference:.1e}" if difference is not None and math.isfinite(difference) else number(difference)
 
 
 def notices(view: RunView) -> str:
-    """Alarms, stalls, errors and resumptions; equal ones once, with their number."""
+    """Alarms, stalls and errors; equal ones once, with their number."""
     merged: dict[tuple[str, str], list[Event]] = {}
     for event in view.notices:
-        merged.setdefault((event.kind, _message(event)), []).append(event)
+        merged.setdefault((event.kind, _record.message(event)), []).append(event)
     rows = [(kind, f"{len(events)} ×" if len(events) > 1 else "once", duration(events[0].elapsed_s),
-             str(events[0].step) if events[0].step is not None else "–", Cell(escape(message), "words"))
-            for (kind, message), events in list(merged.items())[:_MOST_NOTICES]]
+             str(events[0].step) if events[0].step is not None else "–", Cell(escape(text), "words"))
+            for (kind, text), events in list(merged.items())[:_MOST_NOTICES]]
     left = len(merged) - len(rows)
     more = f'<p class="note">{left} more kinds of notices are in events.jsonl.</p>' if left > 0 else ""
-    head = ("kind", "how often", "first at", "step", "what")
+    head = ("kind", "how often", "first at", "step", Cell("what", "words"))
     return table(head, rows, numeric_from=len(head)) + more
+
+
+def _identifier(text: str) -> Cell:
+    """One that may be long: the style sheet cuts it, the tool tip holds all of it."""
+    return Cell(f'<span title="{escape(text)}">{escape(text)}</span>', "id")
+
+
+def _named(html: str, work: str) -> Cell:
+    """A name, and beneath it whose work it is where the page is too narrow for the column that says so."""
+    return Cell(f'{html}<small class="beneath">{escape(work)}</small>')
 
 
 def swatch(phase: str) -> str:
     return f'<span class="swatch p-{escape(phase)}"></span>'
 
-
-def _message(event: Event) -> str:
-    data = event.data
-    match event.kind:
-        case Kind.STALL:
-            return f"nothing moved for a while; everybody waited for {data.get('waiting')}"
-        case Kind.RESUMED:
-            return f"attempt {data['attempt']} went on from step {data['from_step']}"
-        case Kind.ERROR:
-            where = ", ".join(f"{key} {data[key]}" for key in ("plugin", "role", "task") if data.get(key))
-            hint = data.get("hint")
-            return data["message"] + (f" [{where}]" if where else "") + (f" ({hint})" if hint else "")
-        case _:
-            return str(data["message"])

@@ -9,9 +9,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float | None) -> str:
-    """``8.1 ms``, ``12.3 s``, ``4 min 12 s``, ``2 h 05 min``; a dash where there is none."""
+    """``32 µs``, ``8.1 ms``, ``12.3 s``, ``4 min 12 s``, ``2 h 05 min``; a dash where there is none."""
     if seconds is None:
         return "–"
+    if 0 < seconds < 0.0000995:
+        return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.0995:
         return f"{seconds * 1000:.{0 if seconds >= 0.00995 or not seconds else 1}f} ms"
     if seconds < 9.95:
@@ -42,9 +44,11 @@ def name(identifier: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A figure with ``digits`` significant digits or decimals, thousands grouped; a dash for none or not a number."""
-    if value is None or not math.isfinite(value):
+    """A figure with ``digits`` significant digits or decimals, thousands grouped; a dash for none."""
+    if value is None:
         return "–"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:

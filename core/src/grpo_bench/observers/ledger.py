@@ -24,7 +24,7 @@ _OUTSIDE = frozenset({Phase.STARTUP, Phase.SHUTDOWN})
 
 class PhaseLedger:
     """Seconds by phase, in all and by step. The step of a phase is the one its event carries; start-up and shutdown
-    belong to none."""
+    belong to none, and neither do steps that a resumption made undone."""
 
     def __init__(self) -> None:
         self._phase: str = Phase.STARTUP
@@ -41,6 +41,7 @@ class PhaseLedger:
         elif event.kind == Kind.RESUMED:
             self._close(self._now)
             self._phase, self._step, self._since = Phase.STARTUP, None, 0.0
+            self._undo(event.data["from_step"])
         self._now = event.elapsed_s
 
     def phases(self, until_s: float | None = None) -> dict[str, float]:
@@ -56,6 +57,11 @@ class PhaseLedger:
     def steps(self) -> dict[int, dict[str, float]]:
         """Step -> phase -> seconds; what belongs to no step is left out."""
         return {step: in_order(spent) for step, spent in self._spent.items() if step is not None}
+
+    def _undo(self, from_step: int) -> None:
+        for step in [step for step in self._spent if step is not None and step > from_step]:
+            for phase, seconds in self._spent.pop(step).items():
+                self._spent[None][phase] += seconds
 
     def _close(self, at_s: float) -> None:
         self._spent[None if self._phase in _OUTSIDE else self._step][self._phase] += max(0.0, at_s - self._since)

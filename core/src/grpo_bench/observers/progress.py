@@ -16,12 +16,14 @@ from rich.live import Live
 from rich.text import Text
 
 from ..contract import Event, Kind, RunFacts, hookimpl
+from ._layout import wrapped
 from ._panel import panel
 from ._state import RunState
 from ._text import duration, metric_label, name, number, shares, stopwatch
 from .report import FILE as REPORT
 
 _REFRESH_S = 0.5
+_LABEL = 15
 _ENDS = {
     "target_met": ("target met", "bold green"), "target_missed": ("target missed", "bold yellow"),
     "completed": ("completed", "bold green"), "failed": ("failed", "bold red"),
@@ -45,6 +47,8 @@ class Progress:
     def run_started(self, run: RunFacts) -> None:
         self._facts = run
         self._state.expect(run)
+        for event in run.history:
+            self._state.add(event)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, get_renderable=self._render, auto_refresh=False, transient=True)
             self._live.start()
@@ -65,7 +69,10 @@ class Progress:
     def run_ended(self, summary: dict[str, Any]) -> None:
         self.close()
         for line in self._summary(summary):
-            self._console.print(line, soft_wrap=True)
+            self._say(line)
+        if self._facts is not None:
+            path = str(self._facts.folder / REPORT)
+            self._console.print(Text.assemble((f"{'report':<{_LABEL}}", "dim"), path), soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back; closing twice is fine."""
@@ -75,6 +82,10 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _say(self, text: Text) -> None:
+        """Lines that break between words on a terminal; elsewhere none breaks."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def _refresh(self) -> None:
         if self._live is not None:
@@ -88,13 +99,15 @@ class Progress:
     def _notice(self, event: Event) -> None:
         style = "yellow" if event.kind == Kind.ALARM else "bold red"
         text = event.data.get("message") or f"nothing has moved for {duration(event.data.get('seconds'))}"
-        self._console.print(Text(f"{_NOTICES[Kind(event.kind)]}: {text}", style=style), soft_wrap=True)
+        self._say(Text(f"{_NOTICES[Kind(event.kind)]}: {text}", style=style))
 
     def _line(self, event: Event) -> None:
         state = self._state
         if event.kind == Kind.VALIDATION:
             when = f"after step {event.step}" if event.step else "before the first step"
             self._console.print(f"{_value(state)}  {when}  elapsed {stopwatch(state.elapsed_s)}", soft_wrap=True)
+        elif event.kind == Kind.RESUMED:
+            self._console.print(f"attempt {event.data['attempt']} goes on after step {state.step}", soft_wrap=True)
         elif event.kind == Kind.STEP:
             parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
             parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
@@ -119,9 +132,13 @@ class Progress:
         rows.append(("time in all", f"{duration(summary['wall_s'])}{cpu}"))
         went = ", ".join(f"{name(phase)} {share:.0%}" for phase, share in shares(summary["ledger"]))
         rows += [("of which", went)] if went else []
-        if self._facts is not None:
-            rows.append(("report", str(self._facts.folder / REPORT)))
-        return [head, *(Text.assemble((f"{key:<15}", "dim"), value) for key, value in rows)]
+        return [head, *(self._row(key, value) for key, value in rows)]
+
+    def _row(self, key: str, value: str) -> Text:
+        """A labelled line; what does not fit on a terminal goes on below its beginning."""
+        width = self._console.width if self._console.is_terminal else len(value) + _LABEL
+        lines = wrapped(value, max(20, width - _LABEL))
+        return Text.assemble((f"{key:<{_LABEL}}", "dim"), f"\n{'':<{_LABEL}}".join(lines))
 
 
 def _value(state: RunState) -> str:

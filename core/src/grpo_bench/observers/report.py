@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..contract import GrpoBenchError, Kind, Phase, Purpose, hookimpl
+from ..contract import Event, GrpoBenchError, Kind, Phase, Purpose, RunFacts, hookimpl
 from . import _tables as tables
 from ._charts import histogram, learning_curve, share_bar, step_times
+from ._record import unscored
+from ._schema import read_run
 from ._svg import Frame
 from ._text import duration, name, number
 from ._view import RunView
-from .journal import read_events
+from .trace import TraceFile
 
 FILE = "report.html"
 _CLASSES = ("wide", "middle", "narrow")
@@ -31,36 +34,79 @@ _TONES = {"target_met": "good", "completed": "good", "failed": "bad"}
 
 
 class ReportWriter:
-    """The observer that writes the report when the run has ended."""
+    """The observer that writes the report and the trace of a run. It follows the run and draws all pictures when the
+    run shuts down, so that little is left for the time after the last event, which no ledger holds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._view = RunView()
+        self._settled: Settled | None = None
+        self._trace: TraceFile | None = None
+
+    @hookimpl
+    def run_started(self, run: RunFacts) -> None:
+        self._trace = TraceFile(self._folder)
+        for event in run.history:
+            self._follow(event)
+
+    @hookimpl
+    def event(self, event: Event) -> None:
+        self._follow(event)
+        if event.kind == Kind.PHASE and event.data["phase"] == Phase.SHUTDOWN:
+            self._settled = settle(self._view)
+            page(self._view, self._folder, self._settled)
+
+    def _follow(self, event: Event) -> None:
+        self._view.add(event)
+        if self._trace is not None:
+            self._trace.add(event)
 
     @hookimpl
     def run_ended(self, summary: dict[str, Any]) -> None:
-        write_report(self._folder)
+        save_report(self._view, self._folder, self._settled)
+        if self._trace is not None:
+            self._trace.end()
 
 
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder from what lies there, and return its path."""
-    view = RunView(read_events(folder))
+    return save_report(RunView(read_run(folder)), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The sections that nothing changes any more once a run shuts down: those with pictures, which take time."""
+
+    learning: list[str]
+    steps: list[str]
+    rollouts: list[str]
+
+
+def settle(view: RunView) -> Settled:
+    return Settled(_learning(view), _steps(view), _rollouts(view))
+
+
+def save_report(view: RunView, folder: Path, settled: Settled | None = None) -> Path:
+    """Write the report of a view into its run folder, whole or not at all."""
     path = folder / FILE
     draft = path.with_suffix(".tmp")
     try:
-        draft.write_text(page(view, folder), encoding="utf-8")
+        draft.write_text(page(view, folder, settled), encoding="utf-8")
         os.replace(draft, path)
     except OSError as error:
         raise GrpoBenchError(f"cannot write {path}: {error.strerror}", hint="make room or restore access") from error
     return path
 
 
-def page(view: RunView, folder: Path) -> str:
+def page(view: RunView, folder: Path, settled: Settled | None = None) -> str:
     """The whole document."""
+    settled = settled or settle(view)
     title = f"{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
     colours = "".join(f"rect.p-{p}{{fill:var(--{p})}}.swatch.p-{p}{{background:var(--{p})}}" for p in Phase)
     style = files(__package__ or "").joinpath("report.css").read_text(encoding="utf-8")
-    parts = [_header(view), _figures(view), *_learning(view), *_time(view), *_rollouts(view), *_notices(view),
-             *_records(view, folder), "<footer>Made by grpo-bench from this run's events.jsonl.</footer>"]
+    parts = [_header(view), _figures(view), *settled.learning, *_time(view), *settled.steps, *settled.rollouts,
+             *_attempts(view), *_notices(view), *_records(view, folder),
+             "<footer>Made by grpo-bench from this run's events.jsonl.</footer>"]
     return "\n".join([
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>",
         '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{style}{colours}</style>",
@@ -70,7 +116,8 @@ def page(view: RunView, folder: Path) -> str:
 def _header(view: RunView) -> str:
     started, summary = view.started, view.summary
     words, tone = _headline(view)
-    scored = "" if started.get("scored") else ' <span class="tag">not scored</span>'
+    reasons = unscored(view)
+    scored = ' <span class="tag">not scored</span>' if reasons else ""
     profile, seed = started.get("profile", "–"), started.get("seed", "–")
     origin = f"grpo-bench · profile {profile} · seed {seed} · {summary['run'] or '–'}"
     text = [f'<header><p>{escape(origin)}{scored}</p><h1 class="{tone}">{escape(words)}</h1>']
@@ -82,13 +129,17 @@ def _header(view: RunView) -> str:
         data = errors[-1].data
         hint = escape(data.get("hint") or "")
         text.append(f'<p class="error">{escape(data["message"])}<br><small>{hint}</small></p>')
+    if reasons:
+        why = "".join(f"<li>{escape(reason)}</li>" for reason in reasons)
+        text.append(f'<div class="unscored"><p>Not a result, because</p><ul>{why}</ul></div>')
     return "".join(text) + "</header>"
 
 
 def _figures(view: RunView) -> str:
     summary, most = view.summary, view.started.get("max_steps")
-    rollouts = sum(side.count for side in view.rollouts.values())
-    sampled, wall = view.sampled_tokens, summary["wall_s"]
+    sides = view.rollouts.values()
+    rollouts, wall = sum(side.count for side in sides), summary["wall_s"]
+    sampled = sum(tokens * count for side in sides for tokens, count in side.tokens.items())
     shown = [
         ("time to target", duration(summary["time_to_target_s"]), ""),
         ("wall clock", duration(wall), ""),
@@ -115,23 +166,32 @@ def _learning(view: RunView) -> list[str]:
 
 def _time(view: RunView) -> list[str]:
     ledger = view.summary["ledger"]
+    if not any(ledger.values()):
+        return []
     seen = [phase for phase, seconds in ledger.items() if seconds >= 0.0005]
     legend = "".join(f"<li>{tables.swatch(phase)}{escape(name(phase))}</li>" for phase in seen)
-    parts = [
+    return [
         "<h2>Where the time went</h2>",
         '<p class="note">Every second of the wall clock belongs to the one phase that the engine was in.</p>',
         share_bar(ledger, "share"), f'<ul class="legend">{legend}</ul>', tables.phases(view),
+        "<h2>Whose time it was</h2>",
+        '<p class="note">Of the critical path: what a plugin was alone in, and what it shared with others, such as a '
+        "refit. Inside rollouts, which overlap: the hops that are its work.</p>", tables.plugins(view),
     ]
-    if view.steps:
-        parts += ["<h2>Time per step</h2>", '<p class="note">Stacked by phase, in the colours above.</p>',
-                  _figure(partial(step_times, view), _STEP_SIZES, top=26)]
-    return parts
+
+
+def _steps(view: RunView) -> list[str]:
+    if not view.steps or not any(view.summary["ledger"].values()):
+        return []
+    return ["<h2>Time per step</h2>", '<p class="note">Stacked by phase, in the colours above.</p>',
+            _figure(partial(step_times, view), _STEP_SIZES, top=26)]
 
 
 def _rollouts(view: RunView) -> list[str]:
     if not view.hops.rollouts:
         return []
-    train, validation = view.rollouts[Purpose.TRAIN], view.rollouts[Purpose.VALIDATION]
+    sides = view.rollouts
+    train, validation = sides[Purpose.TRAIN], sides[Purpose.VALIDATION]
     shown, which = (train, "training") if train.count else (validation, "validation")
     pictures = [
         f"<div><h3>{title.capitalize()}</h3>{_figure(partial(histogram, counts, title), _LENGTH_SIZES)}</div>"
@@ -141,8 +201,16 @@ def _rollouts(view: RunView) -> list[str]:
         f'<div class="pair">{"".join(pictures)}</div>', "<h2>How rollouts ended</h2>", tables.ends(view),
         "<h2>Time inside rollouts</h2>",
         '<p class="note">Rollouts overlap, so these times add up to more than the wall clock.</p>',
-        tables.hops(view), _more("The longest rollouts", tables.stragglers(view)),
+        tables.hops(view), "<h3>The longest rollouts</h3>", tables.stragglers(view),
     ]
+
+
+def _attempts(view: RunView) -> list[str]:
+    if len(view.attempts) < 2:
+        return []
+    return ["<h2>Attempts</h2>",
+            '<p class="note">The run was interrupted and went on from a checkpoint. What an attempt did after that '
+            "checkpoint was taken back: its time counts, its steps and rollouts do not.</p>", tables.attempts(view)]
 
 
 def _notices(view: RunView) -> list[str]:
@@ -151,7 +219,7 @@ def _notices(view: RunView) -> list[str]:
 
 def _records(view: RunView, folder: Path) -> list[str]:
     files_ = (("Resolved profile", folder / "profile.json"), ("Provenance", folder / "provenance.json"))
-    shown = [(title, path.read_text(encoding="utf-8")) for title, path in files_ if path.is_file()]
+    shown = [(title, path.read_text(encoding="utf-8", errors="replace")) for title, path in files_ if path.is_file()]
     sha256 = view.summary["weights_sha256"]
     weights = f'<p class="note">Final weights, SHA-256: <code>{sha256}</code></p>' if sha256 else ""
     texts = [_more(title, f"<pre>{escape(text)}</pre>") for title, text in shown]
@@ -168,6 +236,8 @@ def _headline(view: RunView) -> tuple[str, str]:
         "failed": f"Failed after {steps}",
         "interrupted": f"Interrupted after {steps}",
     }
+    if view.going_on:
+        return f"Going on, {steps} so far", "fair"
     return words[summary["status"]], _TONES.get(summary["status"], "fair")
 
 
