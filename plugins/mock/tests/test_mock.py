@@ -15,6 +15,7 @@ import pytest
 from grpo_bench_mock.config import (
     AgentConfig, EnvironmentConfig, Fault, GeneratorConfig, HardwareConfig, RulesetConfig, TrainerConfig,
 )
+from grpo_bench_mock.weights import initial
 from pydantic import ValidationError
 
 from grpo_bench.contract import (
@@ -55,7 +56,7 @@ class Rig:
         return load_object(plugin.factory)(PluginContext(
             config=config, fabric=self.fabric, placement=Placement(workers=workers), run_folder=self.folder,
             policy=PolicyFacts(BASE, 1024, 431), seed=self.seed, deterministic=True, clock=self.clock, logger=None,
-            shared={"transport": self.transport}))
+            shared={"transport": self.transport, "sampling": {Purpose.TRAIN: self.sampling()}}))
 
     async def start(self) -> None:
         await self.trainer.start()
@@ -148,6 +149,22 @@ def test_rewards_rise_and_equal_seeds_give_equal_runs(tmp_path: Path) -> None:
     assert runs[0] == runs[1]
     assert runs[0][1] != runs[2][1]
     assert np.mean(runs[0][0][-3:]) > np.mean(runs[0][0][:3]) + 0.2
+
+
+def test_skill_may_grow_at_its_own_rate(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> list[float]:
+        await rig.step(1)
+        weights: Any = rig.trainer._weights
+        return [weights[0], abs(weights[1:] - initial()[1:]).max()]
+
+    runs = []
+    for number, config in enumerate((TrainerConfig(), TrainerConfig(learning_rate=1e-6, skill_per_update=0.5))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        runs.append(with_rig(folder, work, trainer=config))
+    (skill, moved), (own_skill, hardly) = runs
+    assert (skill, own_skill) == (0.08, 0.5)
+    assert 0 < hardly < 1e-4 * moved
 
 
 def test_generator_and_trainer_agree_after_a_refit(tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from grpo_bench.contract import Settings
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]
+Tasks = Annotated[int, Field(ge=1, le=100_000, strict=True)]
 
 
 class Fault(Settings):
@@ -23,7 +25,7 @@ class Fault(Settings):
     """raise an error; wait for ever; go on after ``seconds``; end the process; NaN in place of each number; wrong
     results (shifted log-probabilities, an update that changes nothing, other weights sent, none received, an inverted
     reward)."""
-    step: Annotated[int, Field(ge=0, strict=True)] | None = None
+    step: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] | None = None
     """Only at this step (trainer) or weight version (generator)."""
     call: Count | None = None
     """Only at the n-th call of the point, counted from 1 in each process."""
@@ -60,7 +62,11 @@ class TrainerConfig(WithFaults):
     points = frozenset({"start", "log_probabilities", "update", "send", "save", "load"})
     results = frozenset({"log_probabilities", "update", "send"})
     learning_rate: Positive = 0.08
-    """How much one update adds to the policy's skill; see GeneratorConfig."""
+    """How far one update moves the weights."""
+    skill_per_update: Positive | None = None
+    """How much one update adds to the policy's skill, see GeneratorConfig; None: the learning rate."""
+    clip_norm: Positive = 1.0
+    """What it says it clips gradients to, as part of the Adam that it says it is."""
     update_s: Seconds = 0.0
     log_probabilities_s: Seconds = 0.0
     send_s: Seconds = 0.0
@@ -87,9 +93,9 @@ class EnvironmentConfig(WithFaults):
     points = frozenset({"start", "open", "exec", "diff", "score"})
     results = frozenset({"score"})
     stepped = False
-    train_tasks: Count = 64
-    heldout_tasks: Count = 16
-    final_tasks: Count = 16
+    train_tasks: Tasks = 64
+    heldout_tasks: Tasks = 16
+    final_tasks: Tasks = 16
     open_s: Seconds = 0.0
     exec_s: Seconds = 0.0
     score_s: Seconds = 0.0
@@ -99,11 +105,11 @@ class AgentConfig(WithFaults):
     points = frozenset({"run"})
     results = frozenset()
     stepped = False
-    max_turns: Count = 4
+    max_turns: Annotated[int, Field(ge=1, le=1000, strict=True)] = 4
 
 
 class HardwareConfig(Settings):
-    workers: Count = 1
+    workers: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
     """Workers of a role that leaves the number open."""
 
 
@@ -112,3 +118,16 @@ class RulesetConfig(Settings):
     """Validate after steps that are multiples of this."""
     metric: str = "pass_k"
     target: Share = 0.95
+
+
+def describe(config: TrainerConfig) -> Mapping[str, Any]:
+    """What the trainer says it computes, in MLLOG's words: the width of its numbers is true, Adam is pretended."""
+    return {
+        "opt_name": "adamw", "opt_base_learning_rate": config.learning_rate,
+        "opt_end_learning_rate": config.learning_rate, "opt_adamw_beta_1": 0.9, "opt_adamw_beta_2": 0.999,
+        "opt_adamw_epsilon": 1e-8, "opt_adamw_weight_decay": 0.0, "opt_gradient_clip_norm": config.clip_norm,
+        "opt_learning_rate_warmup_steps": 0, "opt_learning_rate_decay_schedule": "constant", "micro_batch_size": 1,
+        "tensor_parallelism": 1, "pipeline_parallelism": 1, "context_parallelism": 1, "expert_parallelism": 1,
+        "lowest_numerical_precision_in_linear": "fp64", "lowest_numerical_precision_in_attn": "fp64",
+        "lowest_numerical_precision_in_comm": "fp64",
+    }

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from grpo_bench.contract import PluginContext, TensorSpec, TrainBatch, Transfer, UpdateStats
+from grpo_bench.contract import BatchError, PluginContext, TensorSpec, TrainBatch, Transfer, UpdateStats
 from grpo_bench.contract.values import Floats
 from grpo_bench.steps.transport import NAME as SAFETENSORS, send_tensors
 
@@ -51,14 +51,17 @@ class MockTrainer:
 
     async def update(self, batch: TrainBatch) -> UpdateStats:
         fault = await self._faults.at("update", step=batch.step)
+        if not batch.n_tokens:
+            raise BatchError("no token of this batch trains")
         await spend(self._config.update_s)
         gradient = self._gradient(batch)
         loss = -float(gradient[1:] @ self._weights[1:])
         if fault == "nan":
             loss, self._weights = float("nan"), np.full_like(self._weights, np.nan)
         elif fault is None:
-            gradient[0] = 1.0
-            self._weights = self._weights + self._config.learning_rate * gradient
+            rate = self._config.learning_rate
+            self._weights = self._weights + rate * gradient
+            self._weights[0] += self._config.skill_per_update or rate
         return UpdateStats(loss=loss, grad_norm=float(np.linalg.norm(gradient)),
                            learning_rate=self._config.learning_rate, tokens=len(batch.ids),
                            ended_at=self._clock.now_utc())

@@ -23,7 +23,7 @@ from .world import START
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 480
-LONGEST = 4096
+LONGEST = 65536
 WIDTH = 16
 END_LOGIT = 1.3
 """How much more the end of a reply leans to what all states share; about one token in a dozen ends one."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import Finding, PluginContext, ValidationReport
+from grpo_bench.contract import Event, Finding, PluginContext, ValidationReport
 from grpo_bench.steps import target_met
 
 from .config import RulesetConfig
@@ -25,6 +26,9 @@ class MockRuleset:
 
     def met(self, report: ValidationReport) -> bool:
         return target_met(report, self._config.metric, self._config.target)
+
+    def check_run(self, folder: Path, events: Sequence[Event]) -> Sequence[Finding]:
+        return (Finding("stand-in", False, "a mock ruleset vouches for nothing"),)
 
 
 def create(context: PluginContext) -> MockRuleset:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,8 @@ class MockGenerator:
         await spend(config.start_s)
         self._group = await self._context.fabric.start_group(GroupSpec(
             name="generator", target="grpo_bench_mock.sampler:make_engine", placement=self._context.placement,
-            config={"settings": config.model_dump(mode="json"), "checkpoint": str(self._context.policy.checkpoint)}))
+            config={"settings": config.model_dump(mode="json"), "checkpoint": str(self._context.policy.checkpoint),
+                    "sampling": tuple(self._context.shared["sampling"].values())}))
 
     def addresses(self) -> tuple[Address, ...]:
         return tuple(self._engines.address(rank) for rank in range(self._engines.size))
@@ -104,6 +106,7 @@ class MockEngine:
         self._faults = Faults("generator", self._config.faults)
         self._format = ChatFormat(context.config["checkpoint"])
         self._replies = {text: self._format.encode(text) for text in (VIEW, RIGHT, WRONG)}
+        self._allowed = {_distribution(sampling) for sampling in context.config["sampling"]}
         self._weights: w.Weights | None = None
         self._version = -1
         self._requests: dict[str, asyncio.Task[Any]] = {}
@@ -116,6 +119,8 @@ class MockEngine:
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
         if self._weights is None:
             raise RuntimeError("this engine has no weights yet")
+        if _distribution(sampling) not in self._allowed:
+            raise ValueError(f"the request's sampling is neither the training nor the validation one: {sampling}")
         fault = await self._faults.at("generate", step=self._version, about=stream)
         await self._open.wait()
         task = asyncio.current_task()
@@ -174,14 +179,15 @@ class MockEngine:
         known = np.concatenate([ids[-1:], reply])
         values = np.zeros(len(reply), np.float32)
         versions: list[list[int]] = []
-        for index in range(len(reply)):
+        stride = 1 if self._config.token_s else max(1, len(reply))
+        for index in range(0, len(reply), stride):
             if self._config.token_s:
                 await asyncio.sleep(self._config.token_s)
                 await self._moving.wait()
             if not versions or versions[-1][1] != self._version:
                 values[index:] = w.log_probabilities(known, self._loaded)[index + 1:]
                 versions.append([0, self._version])
-            versions[-1][0] += 1
+            versions[-1][0] += stride
         return Sample(reply, spoil(values, fault),
                       FinishReason.STOP if len(reply) == len(whole) else FinishReason.LENGTH,
                       tuple((count, version) for count, version in versions))
@@ -194,11 +200,17 @@ class MockEngine:
         return RIGHT if uniform(sampling.seed, stream, "answer") < 1 / (1 + np.exp(-odds)) else WRONG
 
 
+def _distribution(sampling: Sampling) -> Sampling:
+    """What both sampling profiles fix; limits are a request's own."""
+    return replace(sampling, max_tokens=0, max_context=0)
+
+
 def _opening(ids: Ids) -> Ids:
     """The prompt before the first reply: up to the first place that reads as the prompt's end does."""
     header = ids[-HEADER:]
-    windows = np.lib.stride_tricks.sliding_window_view(ids, len(header))
-    return ids[:np.flatnonzero((windows == header).all(axis=1))[0]]
+    places = len(ids) - len(header) + 1
+    alike = [ids[offset:places + offset] == token for offset, token in enumerate(header)]
+    return ids[:np.logical_and.reduce(alike).argmax()]
 
 
 async def _digested(transfer: Transfer) -> w.Weights:

@@ -10,6 +10,7 @@ plugin = Plugin(
     summary="GRPO updates in plain torch on CPU, data parallel over local processes",
     config=TorchTrainerConfig,
     factory="grpo_bench_trainer_torch.controller:make",
+    describe="grpo_bench_trainer_torch.config:describe",
     capabilities=Capabilities(sends=frozenset({"safetensors"}), deterministic=True),
 )
 

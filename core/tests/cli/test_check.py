@@ -1,0 +1,177 @@
+"""``check``: what makes a run a result, every reason why one is none, and plugins that are asked about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_bench.cli import main
+from grpo_bench.contract import Event, Kind, Phase
+from grpo_bench.observers.journal import encode
+
+JUDGES = '''
+from grpo_bench.contract import Finding, GrpoBenchError, Plugin, Role, Settings, hookimpl
+
+class Config(Settings):
+    least: int = 2
+
+class Rules:
+    def __init__(self, context):
+        self.least = context.config.least
+    def check_run(self, folder, events):
+        steps = sum(event.kind == "step" for event in events)
+        return [Finding("steps", steps >= self.least, f"{steps} of {self.least}")]
+
+class Witness:
+    def __init__(self, context):
+        self.folder = context.run_folder
+    @hookimpl
+    def check_run(self, folder, events):
+        assert folder == self.folder
+        return (Finding("file", (folder / "witness").exists(), "there or not"),)
+
+class Mute:
+    def __init__(self, context):
+        pass
+
+class Broken(Mute):
+    @hookimpl
+    def check_run(self, folder, events):
+        raise RuntimeError("in pieces")
+
+class Angry(Mute):
+    def check_run(self, folder, events):
+        raise GrpoBenchError("will not say")
+
+def of(role, name, kind):
+    return Plugin(name=name, role=role, summary="of a test", config=Config, factory=f"{__name__}:{kind}")
+
+rules = of(Role.RULESET, "rules", "Rules")
+angry = of(Role.RULESET, "angry", "Angry")
+witness = of(Role.OBSERVER, "witness", "Witness")
+mute = of(Role.OBSERVER, "mute", "Mute")
+broken = of(Role.OBSERVER, "broken", "Broken")
+'''
+POINTS = {"ruleset": {"rules": "rules", "angry": "angry"},
+          "observer": {"witness": "witness", "mute": "mute", "broken": "broken"}}
+SETTINGS = {"policy": {"checkpoint": "nowhere", "max_context": 64}, "seed": 1, "deterministic": False, "ruleset": None,
+            "observers": []}
+
+
+def record(folder: Path, *, status: str | None = "target_met", wall_s: float = 5.0, forced: Sequence[str] = (),
+           said: float | None = 4.0, met: bool = True, **changes: Any) -> Path:
+    """A run's folder with a journal of one step and one validation."""
+    started = {"run": folder.name, "profile": "p", "seed": 1, "target": 0.5, "metric": "pass_k", "max_steps": 2,
+               "prompts_per_step": 1, "generations_per_prompt": 2, "scored": True, "unscored": [],
+               "settings": SETTINGS, **changes}
+    events: list[Event] = []
+
+    def add(kind: Kind, at_s: float, step: int | None = None, **data: Any) -> None:
+        events.append(Event(len(events), f"2026-01-01T00:00:0{int(at_s)}+00:00", at_s, kind.value, step, data))
+
+    add(Kind.RUN_STARTED, 0.0, **started)
+    add(Kind.PHASE, 0.0, phase=Phase.STARTUP.value)
+    if forced:
+        add(Kind.RESUMED, 0.0, from_step=0, from_seq=1, attempt=2, forced=list(forced))
+    add(Kind.PHASE, 1.0, 1, phase=Phase.ROLLOUT.value)
+    add(Kind.STEP, 3.0, 1, version=1, seconds=2.0, reward_mean=0.5, rollouts=2, sampled_tokens=9)
+    add(Kind.VALIDATION, 4.0, 1, version=1, k=2, tasks=2, passed=2, metrics={"pass_k": 1.0, "accuracy": 1.0},
+        standard_error=0.0, seconds=1.0, ends={"completed": 4}, target_met=met)
+    if status is not None:
+        add(Kind.RUN_ENDED, 5.0, status=status, metric="pass_k", value=1.0, target=0.5, steps=1, time_to_target_s=said,
+            wall_s=wall_s, cpu_s=1.0, weights_sha256="0", ledger={"startup": 1.0, "rollout": 4.0})
+    folder.mkdir(exist_ok=True)
+    (folder / "events.jsonl").write_text("".join(map(encode, events)))
+    return folder
+
+
+def check(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main(["check", str(run), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def refusals(verdict: dict[str, Any]) -> list[str]:
+    return [f"{item['by']}: {item['rule']}: {item['message']}" for item in verdict["findings"] if not item["ok"]]
+
+
+def test_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = record(tmp_path / "good")
+    code, verdict = check(run, capsys)
+    assert (code, verdict["result"], verdict["run"], refusals(verdict)) == (0, True, "good", [])
+    assert verdict["summary"]["time_to_target_s"] == 4.0
+    assert main(["check", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a result: good", "ok  run: scored: every part is real, and the source is a commit", "ok  run: end: target met",
+        "ok  run: figures: what the events come to", "ok  run: ledger: every second belongs to a phase"]
+
+
+@pytest.mark.parametrize(("spoilt", "reason"), [
+    ({"scored": False, "unscored": ["trainer 'm' is a stand-in"]}, "run: scored: trainer 'm' is a stand-in"),
+    ({"scored": False, "unscored": ["its time was virtual"]}, "run: scored: its time was virtual"),
+    ({"forced": ["seed: was 1, is 2"]}, "run: resumed: attempt 2 was forced although seed: was 1, is 2"),
+    ({"status": None}, "run: end: the record has no end: the run was cut off, or goes on"),
+    ({"status": "target_missed"}, "run: end: target missed"),
+    ({"status": "completed"}, "run: end: completed"),
+    ({"status": "failed"}, "run: end: failed"),
+    ({"status": "interrupted"}, "run: end: interrupted"),
+    ({"said": 3.5}, "run: figures: the end says time_to_target_s 3.5, by the events 4.0"),
+    ({"said": None, "met": False}, "run: figures: the end says a target that no validation met"),
+    ({"wall_s": 6.0}, "run: ledger: 1.000 s of 6.000 s belong to no phase")])
+def test_each_reason_makes_it_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], spoilt: dict[str, Any],
+                                   reason: str) -> None:
+    code, verdict = check(record(tmp_path / "run", **spoilt), capsys)
+    assert (code, verdict["result"], refusals(verdict)) == (1, False, [reason])
+    assert main(["check", str(tmp_path / "run")]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("not a result: run\n") and f"NO  {reason}" in text
+
+
+@pytest.mark.parametrize(("ruleset", "observers", "found"), [
+    ({"use": "rules", "least": 1}, [], []),
+    ({"use": "rules"}, [], ["ruleset rules: steps: 1 of 2"]),
+    (None, [{"use": "witness"}, {"use": "mute"}], []),
+    ({"use": "angry"}, [], ["ruleset angry: asked: cannot be asked: will not say"]),
+    (None, [{"use": "broken"}], ["observer broken: asked: cannot be asked: RuntimeError: in pieces"]),
+    ({"use": "rulse"}, [{"use": "gone"}], [
+        "ruleset rulse: asked: cannot be asked: no ruleset plugin named 'rulse' is installed; did you mean 'rules'?",
+        "observer gone: asked: cannot be asked: no observer plugin named 'gone' is installed"]),
+    ({"use": "rules", "least": "many"}, [], ["ruleset rules: asked: cannot be asked: ValidationError: 1 validation"])])
+def test_the_runs_own_plugins_are_asked(workshop, capsys: pytest.CaptureFixture[str], ruleset: Any, observers: Any,
+                                        found: list[str]) -> None:
+    workshop.distribution("judges", POINTS, JUDGES)
+    run = record(workshop.folder / "run", settings={**SETTINGS, "ruleset": ruleset, "observers": observers})
+    (run / "witness").touch()
+    code, verdict = check(run, capsys)
+    assert code == (1 if found else 0)
+    assert len(refusals(verdict)) == len(found)
+    assert all(said.startswith(wanted) for said, wanted in zip(refusals(verdict), found, strict=True))
+
+
+def test_a_witness_that_disagrees(workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop.distribution("judges", POINTS, JUDGES)
+    run = record(workshop.folder / "run", settings={**SETTINGS, "observers": [{"use": "witness"}]})
+    assert refusals(check(run, capsys)[1]) == ["observer witness: file: there or not"]
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (None, "is no run folder: it has no events.jsonl"), ("", "holds no run whose first event"),
+    ("{}\n", "not an event"), ("\x00\n", "not JSON")])
+def test_what_is_no_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None,
+                                    says: str) -> None:
+    if content is not None:
+        (tmp_path / "events.jsonl").write_text(content)
+    assert main(["check", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, says in shown.err) == ("", True), shown.err
+
+
+@pytest.mark.parametrize("settings", [{}, {**SETTINGS, "observers": [{}]}, {**SETTINGS, "observers": "mllog"},
+                                      {**SETTINGS, "ruleset": "strict"}])
+def test_settings_that_were_damaged_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                 settings: dict[str, Any]) -> None:
+    assert main(["check", str(record(tmp_path / "run", settings=settings))]) == 2
+    assert "the settings in its journal do not say which" in capsys.readouterr().err

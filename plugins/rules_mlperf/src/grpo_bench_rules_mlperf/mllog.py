@@ -1,0 +1,132 @@
+"""A run as MLLOG: a pure function from its events to lines.
+
+The log covers the whole run as one, whatever number of attempts it took. What was measured is the canonical history;
+the clock started with the first attempt: ``init_start`` is the start of its process, ``run_start`` the first moment at
+which any attempt was past its start-up. A block of training lasts from the first wait for rollouts to the next
+validation; ``samples_count`` is always steps done, times rollouts per step. Each line names the line of the journal
+that it comes from. ``run_stop`` stands in the log of a run that ran to its end, be it the target or the last step, and
+in no other; its time is that of the validation that met the target, else of the last thing that was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from grpo_bench.contract import Event, Kind, Phase, Status, canonical, settings_of
+
+from .config import MllogConfig
+from .form import END, POINT, START, Line
+from .header import header
+
+FILE = "mllog.txt"
+JOURNAL = "events.jsonl"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = "number in the journal"
+_ENDINGS = {Status.TARGET_MET: "success", Status.TARGET_MISSED: "aborted", Status.COMPLETED: "aborted"}
+"""What MLLOG calls the ways in which a run can run to its end."""
+
+
+def lines(events: Iterable[Event], identity: MllogConfig) -> list[str]:
+    """The log of a run, given the events of all its attempts, the first one included."""
+    everything = [replace(event, data={**event.data, _NUMBER: event.seq + 1}) for event in events]
+    log = _Log(everything[0])
+    history = canonical(everything)
+    log.start(everything, header(everything[0].data, settings_of(everything), identity, history))
+    for event in history:
+        log.take(event)
+    return [str(line) for line in log.lines]
+
+
+class _Log:
+    """The lines so far, and which interval is open."""
+
+    def __init__(self, started: Event) -> None:
+        self.lines: list[Line] = []
+        self._batch = started.data["prompts_per_step"] * started.data["generations_per_prompt"]
+        self._block = False
+        self._batches: dict[str, Any] = {}
+        self._update: Mapping[str, Any] = {}
+        self._last = started
+        """The last step or validation that ended."""
+
+    def start(self, everything: Sequence[Event], values: Mapping[str, tuple[Any, dict[str, Any]]]) -> None:
+        started, beginning = everything[0], _process_start(everything)
+        cleared, rest = values["cache_clear"], {key: value for key, value in values.items() if key != "cache_clear"}
+        self._put(started, "cache_clear", cleared[0], time_ms=beginning)
+        self._put(started, "init_start", event_type=START, time_ms=beginning)
+        for key, (value, metadata) in rest.items():
+            self._put(started, key, value, **metadata)
+        past = next((event for event in everything if _is_past_startup(event)), None)
+        if past is not None:
+            self._put(past, "init_stop", event_type=END)
+            self._put(past, "run_start", event_type=START)
+
+    def take(self, event: Event) -> None:
+        """Add what ``event`` means."""
+        match event.kind:
+            case Kind.PHASE if event.data["phase"] == Phase.ROLLOUT and not self._block:
+                self._block = True
+                self._put(event, "block_start", event_type=START, step=(event.step or 0) - 1)
+            case Kind.PHASE if event.data["phase"] == Phase.VALIDATION:
+                self._end_block(event)
+                self._put(event, "eval_start", event_type=START, step=event.step or 0)
+            case Kind.BATCH:
+                self._batches = dict(event.data)
+            case Kind.UPDATE:
+                self._update = event.data
+            case Kind.STEP:
+                self._last = event
+                self._stats(event)
+            case Kind.VALIDATION:
+                self._last = event
+                self._put(event, "eval_accuracy", _metric(event.data), step=event.step or 0)
+                self._put(event, "eval_stop", event_type=END, step=event.step or 0)
+            case Kind.RUN_ENDED if (status := Status(event.data["status"])) in _ENDINGS:
+                self._end_block(self._last)
+                self._put(self._last, "run_stop", event_type=END, step=self._last.step or 0, status=_ENDINGS[status])
+
+    def _end_block(self, event: Event) -> None:
+        if self._block:
+            self._block = False
+            self._put(event, "block_stop", event_type=END, step=event.step or 0)
+
+    def _stats(self, event: Event) -> None:
+        values = {"reward": event.data["reward_mean"], "reduced_train_loss": self._update.get("loss"),
+                  "grad_norm": self._update.get("grad_norm"), "global_valid_toks": self._batches.get("n_tokens"),
+                  "global_valid_seqs": self._batches.get("n_sequences")}
+        for value in (values, {"train_step_time": event.data["seconds"]}):
+            self._put(event, "tracked_stats", {key: _finite(number) for key, number in value.items()}, step=event.step)
+
+    def _put(self, event: Event, key: str, value: Any = None, *, event_type: str = POINT, time_ms: int | None = None,
+             step: int | None = None, **metadata: Any) -> None:
+        count = {} if step is None else {"samples_count": step * self._batch, "step": step}
+        origin = {"file": JOURNAL, "lineno": event.data[_NUMBER]}
+        self.lines.append(Line(_ms(event.at) if time_ms is None else time_ms, event_type, key, value,
+                               {**origin, **count, **metadata}))
+
+
+def _process_start(everything: Sequence[Event]) -> int:
+    """When the first attempt's process began: what its events say, since each has both its times."""
+    known = [_ms(event.at) - round(1000 * event.elapsed_s) for event in everything[1:] if event.elapsed_s > 0][:1]
+    return min([_ms(everything[0].at), *known])
+
+
+def _is_past_startup(event: Event) -> bool:
+    return event.kind == Kind.PHASE and event.data["phase"] not in (Phase.STARTUP, Phase.SHUTDOWN)
+
+
+def _metric(data: Mapping[str, Any]) -> float:
+    """pass@k where k is above 1, as counted; else the mean reward."""
+    return data["passed"] / data["tasks"] if data["k"] > 1 else data["metrics"]["accuracy"]
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _ms(at: str) -> int:
+    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(milliseconds=1)
