@@ -15,7 +15,8 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = [ROOT / "core", *sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))]
+FOLDERS = [ROOT / "core", *sorted(file.parent for place in ("plugins", "examples")
+                                  for file in ROOT.glob(f"{place}/*/pyproject.toml"))]
 every = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
 

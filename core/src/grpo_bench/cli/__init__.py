@@ -6,11 +6,13 @@ needs when it runs. Exit codes: 0 done, 1 the run failed or missed its target, 2
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-from . import plan, plugins, profiles, report, run
+from . import check, compare, plan, plugins, profiles, report, resume, run
 from .options import Parser
 
 __all__ = ["main"]
@@ -18,19 +20,37 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a path may hold what the terminal's encoding has no sign for
     arguments = _parser().parse_args(argv)
+    code = 0
     try:
         code = arguments.verb(arguments)
         sys.stdout.flush()
-        return code
     except KeyboardInterrupt:
         print("grpo-bench: interrupted", file=sys.stderr)
-        return 130
+        code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _write_nowhere()
+    except OSError as error:
+        if not _full(error):
+            raise
+        _write_nowhere()
+        print(f"grpo-bench: cannot write to stdout: {error.strerror}", file=sys.stderr)
+        code = code or 1
     except Exception as error:
-        return _exit_code(error)
+        code = _exit_code(error)
+    return code
+
+
+def _full(error: OSError) -> bool:
+    """Whether it is stdout that has no room: an error of a file names the file."""
+    return error.errno == errno.ENOSPC and error.filename is None
+
+
+def _write_nowhere() -> None:
+    """What stdout still holds has no reader: let the flush at the process's end not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> Parser:
@@ -38,7 +58,7 @@ def _parser() -> Parser:
     parser = Parser(prog="grpo-bench", description="Measures how long a GRPO stack takes to reach a target pass@k.")
     parser.add_argument("--version", action="version", version=f"grpo-bench {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (run, plan, plugins, profiles, report):
+    for module in (run, resume, plan, plugins, profiles, report, compare, check):
         module.add(verbs)
     return parser
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from ..registry import Resolved
+    from ..registry import Plan, Resolved
 
 Verbs = Any
 """What ``add_subparsers`` returns; argparse has no public name for it."""
@@ -44,6 +45,35 @@ def resolved_by(arguments: argparse.Namespace) -> Resolved:
     """The profile that the common options choose."""
     from ..registry import resolve
     return resolve(arguments.profile, registry=arguments.registry, overrides=arguments.overrides)
+
+
+def planned_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
+    """That profile and its plan, the policy's chat format tried out as well."""
+    from ..contract import InputError
+    from ..policy import ChatFormat
+    from ..registry import make_plan
+    resolved = resolved_by(arguments)
+    plan = make_plan(resolved, arguments.seed)
+    policy, found = plan.profile.policy, plan.checkpoint
+    try:
+        ChatFormat(found.checkpoint, policy.enable_thinking, policy.tool_parser).check(found.vocab_size)
+    except InputError as error:
+        raise resolved.merged.error(("policy", "checkpoint"), error.message, hint=error.hint) from error
+    return resolved, plan
+
+
+def run_folder(text: str) -> Path:
+    """A RUN argument. Whether a run is in there is for the verb to say; that one can look at all is seen to here."""
+    reason = ""
+    try:
+        os.stat(text)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = str(error.strerror if isinstance(error, OSError) else error)
+    if reason or (os.path.isdir(text) and not os.access(text, os.R_OK | os.X_OK)):
+        raise argparse.ArgumentTypeError(f"{text:.80} cannot be read: {reason or 'Permission denied'}")
+    return Path(text)
 
 
 def _seed(text: str) -> int:

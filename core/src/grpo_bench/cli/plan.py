@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .options import Verbs, add_profile_options, resolved_by
+from .options import Verbs, add_profile_options, planned_by
 from .profiles import account
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from ..registry import make_plan
-    resolved = resolved_by(arguments)
-    plan = make_plan(resolved, arguments.seed)
+    resolved, plan = planned_by(arguments)
     if arguments.json:
         explained = {item.key: str(item.origin) for item in plan.explained} if arguments.explain else None
         print(json.dumps({**plan.to_json(), **({"explain": explained} if explained else {})}))
@@ -43,9 +41,10 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _show(plan: Plan) -> None:
     from rich.console import Console
+    from rich.text import Text
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     settings = plan.profile
-    console.print(f"[bold]{plan.name}[/] {settings.description}")
+    console.print(Text.assemble((plan.name, "bold"), " ", settings.description))
     console.print(_parts(plan))
     console.print(_rows(_settings(plan)))
     for finding in plan.findings:

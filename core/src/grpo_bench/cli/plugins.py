@@ -1,18 +1,23 @@
-"""``plugins list`` and ``plugins show``: what is installed, and what a plugin can do."""
+"""``plugins``: what is installed, what a plugin can do, whether it keeps its contract, and how to begin a new one."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .columns import columns
+from . import conformance, scaffold
+from .columns import columns, say
 from .options import Verbs
+
+if TYPE_CHECKING:
+    from ..registry import Installed
 
 
 def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser("plugins", help="list or show plugins", description=__doc__)
+    parser = verbs.add_parser("plugins", help="list, show, check or make plugins", description=__doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all installed plugins, from package metadata alone")
     listing.add_argument("--json", action="store_true")
@@ -22,39 +27,58 @@ def add(verbs: Verbs) -> None:
     show.add_argument("--role", help="where several roles have a plugin of that name")
     show.add_argument("--json", action="store_true")
     show.set_defaults(verb=_show)
+    conformance.add(actions)
+    scaffold.add(actions)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from ..registry import installed_plugins
-    from ..registry.installed import duplicates
-    plugins = installed_plugins()
+    from ..registry.disabled import disabled_plugins
+    from ..registry.installed import duplicates, installed_plugins
+    plugins, disabled = installed_plugins(), disabled_plugins()
     twice = duplicates(plugins)
+    states = ["duplicate" if (item.role, item.name) in twice else
+              "disabled" if f"{item.role}:{item.name}" in disabled else "installed" for item in plugins]
     if arguments.json:
-        print(json.dumps([{**asdict(item), "duplicate": (item.role, item.name) in twice} for item in plugins]))
+        print(json.dumps([{**asdict(item), "state": state} for item, state in zip(plugins, states)]))
         return 0
-    print(columns([(item.role, item.name, f"{item.distribution} {item.version}",
-                    "DUPLICATE: uninstall all but one" if (item.role, item.name) in twice else item.summary)
-                   for item in plugins]))
+    remarks = {"duplicate": lambda item: "DUPLICATE: uninstall all but one",
+               "disabled": lambda item: f"disabled by {disabled[f'{item.role}:{item.name}']}",
+               "installed": lambda item: item.summary}
+    say(columns([(item.role, item.name, f"{item.distribution} {item.version}", remarks[state](item))
+                 for item, state in zip(plugins, states)]))
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from ..contract import PlanError, Role
+    from ..contract import Role
     from ..registry import installed_plugins, load_plugin
-    from ..registry.names import choices
     plugins = installed_plugins()
-    asked = [role for role in Role if arguments.role in (None, role.value)]
-    if not asked:
-        known = choices(str(arguments.role), [role.value for role in Role])
-        raise PlanError(f"--role {arguments.role}: no such role{known}")
-    roles = [role for role in asked if (role.value, arguments.name) in {(item.role, item.name) for item in plugins}]
-    if not roles:
-        names = {item.name for item in plugins if item.role in asked}
-        raise PlanError(f"no plugin named {arguments.name!r} for {arguments.role or 'any'} role is installed"
-                        f"{choices(arguments.name, names)}")
-    found = [_facts(*load_plugin(role, arguments.name)) for role in roles]
+    roles = [Role(item.role) for item in named(plugins, arguments.name, arguments.role)]
+    found = [_facts(*load_plugin(role, arguments.name, plugins)) for role in dict.fromkeys(roles)]
     print(json.dumps(found) if arguments.json else "\n\n".join(_text(facts) for facts in found))
     return 0
+
+
+def named(plugins: Sequence[Installed], name: str, role: str | None) -> list[Installed]:
+    """The plugins of that name, for any role where None is given; PlanError where there is none."""
+    from ..contract import PlanError
+    from ..registry.names import choices
+    of_role = of(plugins, role)
+    found = [item for item in of_role if item.name == name]
+    if not found:
+        raise PlanError(f"no plugin named {name!r} for {role or 'any'} role is installed"
+                        f"{choices(name, {item.name for item in of_role})}")
+    return found
+
+
+def of(plugins: Sequence[Installed], role: str | None) -> list[Installed]:
+    """The plugins for a role, all of them where None is given; PlanError where there is no such role."""
+    from ..contract import PlanError
+    from ..registry.installed import ROLES
+    from ..registry.names import choices
+    if role is not None and role not in ROLES:
+        raise PlanError(f"--role {role}: no such role{choices(role, ROLES)}")
+    return [item for item in plugins if role in (None, item.role)]
 
 
 def _facts(descriptor: Any, entry: Any) -> dict[str, Any]:
@@ -67,7 +91,7 @@ def _facts(descriptor: Any, entry: Any) -> dict[str, Any]:
     return {"role": descriptor.role.value, "name": descriptor.name, "summary": descriptor.summary,
             "distribution": entry.distribution, "version": entry.version, "stand_in": descriptor.stand_in,
             "requires": list(descriptor.requires), "supports": dict(descriptor.supports), "capabilities": capabilities,
-            "settings": settings}
+            "known_failures": dict(descriptor.known_failures), "settings": settings}
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -75,6 +99,7 @@ def _text(facts: dict[str, Any]) -> str:
              f"  from {facts['distribution']} {facts['version']}" + (" (stand-in)" if facts["stand_in"] else "")]
     lines += [f"  {name}: {', '.join(value) if isinstance(value, list) else value}"
               for name, value in facts["capabilities"].items()]
+    lines += [f"  known not to meet {name}: {reason}" for name, reason in facts["known_failures"].items()]
     rows = [(f"    {name}", field["type"], "required" if field["required"] else f"= {field['default']}",
              " ".join(field["description"].split())) for name, field in facts["settings"].items()]
     return "\n".join([*lines, "  settings:", columns(rows) or "    none"])

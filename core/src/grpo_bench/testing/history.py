@@ -1,0 +1,194 @@
+"""The events of runs that never took place, in the form in which the engine records them.
+
+One short run of two steps is told in whole, with everything that can happen in it: a rollout that failed and was tried
+again, an alarm, a stall, validations, checkpoints. The other histories are made of it: one that fails, one that is
+interrupted and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..contract import (
+    End, Event, FinishReason, Group, Kind, Phase, Position, Purpose, Role, Status, TokenSequence, Trajectory, Turn,
+    ValidationReport,
+)
+from ..observers.summary import Tally
+from ..registry import Profile
+
+PROMPTS, SIZE, STEPS, K, TASKS = 2, 2, 2, 2, 2
+"""Prompts of a step, rollouts of each, steps, rollouts of a validated task, tasks."""
+
+
+def profile() -> dict[str, Any]:
+    """A resolved profile as JSON data."""
+    part = {"use": "conformance"}
+    roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
+    return Profile.model_validate({
+        **dict.fromkeys(roles, part), "policy": {"checkpoint": "policy", "max_context": 256},
+        "grpo": {"prompts_per_step": PROMPTS, "generations_per_prompt": SIZE, "max_steps": STEPS},
+        "validation": {"split": "heldout", "max_tasks": TASKS, "k": K, "metric": "pass_k", "target": 1.0},
+        "checkpoint": {"period": 1}, "observers": [part]}).model_dump(mode="json")
+
+
+class Recording:
+    """Events as they come, numbered and timed."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.tally = Tally()
+        self.elapsed_s = 0.0
+
+    def add(self, kind: str, step: int | None = None, **data: Any) -> None:
+        self.elapsed_s += 0.25
+        at = f"2030-01-01T00:{int(self.elapsed_s) // 60:02d}:{self.elapsed_s % 60:09.6f}+00:00"
+        event = Event(len(self.events), at, self.elapsed_s, kind, step, data)
+        self.events.append(event)
+        self.tally.add(event)
+
+    def end(self, status: Status, step: int | None) -> None:
+        self.add(Kind.PHASE, step, phase=Phase.SHUTDOWN.value)
+        self.elapsed_s += 0.25
+        self.add(Kind.RUN_ENDED, step, **self.tally.ending(
+            status, elapsed_s=self.elapsed_s + 0.25, cpu_s=3.0, weights_sha256="0" * 64))
+
+
+def whole_run() -> list[Event]:
+    """A run that meets its target at its second step."""
+    recording = _begun()
+    for step in range(1, STEPS + 1):
+        _step(recording, step)
+    recording.end(Status.TARGET_MET, STEPS)
+    return recording.events
+
+
+def failed_run() -> list[Event]:
+    """A run that fails in its second step."""
+    recording = _begun()
+    _step(recording, 1)
+    recording.add(Kind.ERROR, 2, type="PluginError", message="ValueError: no", hint="see engine.log", plugin="acme",
+                  role="trainer", task=None, traceback="Traceback (most recent call last):\n  ...\nValueError: no")
+    recording.end(Status.FAILED, 2)
+    return recording.events
+
+
+def resumed_run() -> tuple[list[Event], list[Event]]:
+    """A run that was cut off in its second step, and its second attempt, which goes on after the first."""
+    recording = _begun()
+    _step(recording, 1)
+    first = len(recording.events)
+    _rollouts(recording, 2)
+    cut = len(recording.events)
+    recording.elapsed_s = 0.0
+    recording.add(Kind.RESUMED, from_step=1, from_seq=first, attempt=2, forced=[])
+    recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
+    _refit(recording, None, 1)
+    _step(recording, 2)
+    recording.end(Status.TARGET_MET, STEPS)
+    return recording.events[:cut], recording.events[cut:]
+
+
+def group(number: int, purpose: Purpose = Purpose.TRAIN) -> Group:
+    """A group whose first rollout was rewarded and whose second was not."""
+    def rollout(index: int) -> Trajectory:
+        ids = np.arange(5, dtype=np.int32)
+        turn = Turn(ids, ids, np.full(5, -0.5, np.float32), ((5, 0),), FinishReason.STOP, 0.1, 0.1)
+        return Trajectory(f"t{number}.{index}", number, f"task-{number}", purpose, (TokenSequence((turn,)),),
+                          End.COMPLETED, float(index == 0), durations={"queue": 0.1, "generate": 0.2})
+
+    return Group(number, f"task-{number}", Position(0, number), 0, tuple(rollout(index) for index in range(SIZE)))
+
+
+def validation(step: int) -> ValidationReport:
+    return ValidationReport(step, step, K, TASKS, step, _metrics(step), 0.1, 0.5, {"completed": K * TASKS})
+
+
+def _metrics(step: int) -> dict[str, float]:
+    share = step / STEPS
+    return {"accuracy": share, "pass_k": share, "pass_hat_k": share, "pass_1": share}
+
+
+def _begun() -> Recording:
+    recording = Recording()
+    roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
+    part = {"name": "conformance", "summary": "none", "distribution": "none", "version": "1", "stand_in": True,
+            "facts": {}}
+    place = {"workers": 1, "threads": 1, "nodes": [], "env": {}}
+    recording.add(
+        Kind.RUN_STARTED, run="20300101-000000-conformance-0", profile="conformance", seed=0, target=1.0,
+        metric="pass_k", max_steps=STEPS, prompts_per_step=PROMPTS, generations_per_prompt=SIZE, scored=False,
+        unscored=["it never took place"], settings=profile(), parts=dict.fromkeys(roles, part), observers=[part],
+        placements=dict.fromkeys(["trainer", "generator", "rollout"], place),
+        tasks={"train": {"available": 9, "count": PROMPTS * STEPS, "sha256": "1" * 64},
+               "heldout": {"available": 4, "count": TASKS, "sha256": "2" * 64}})
+    recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
+    _refit(recording, None, 0)
+    return recording
+
+
+def _step(recording: Recording, step: int) -> None:
+    _rollouts(recording, step)
+    recording.add(Kind.PHASE, step, phase=Phase.LOG_PROBABILITIES.value)
+    recording.add(Kind.PHASE, step, phase=Phase.ADVANTAGES.value)
+    recording.add(
+        Kind.BATCH, step, rows=4, rollouts=4, tokens=200, n_tokens=80.0, n_sequences=4.0, reward_mean=0.5,
+        not_samples={}, advantage_zero_groups=0, masked={"overlong": 1}, ages={"0": 4},
+        metrics={"sequence_error_mean": 1.0})
+    recording.add(Kind.ALARM, step, name="advantages", message="something a person should know")
+    recording.add(Kind.PHASE, step, phase=Phase.UPDATE.value)
+    recording.add(Kind.UPDATE, step, loss=-0.1, grad_norm=0.5, learning_rate=1e-3, tokens=200,
+                  ended_at="2030-01-01T00:00:10.000000+00:00", metrics={"ratio": 1.0})
+    recording.add(Kind.PHASE, step, phase=Phase.DRAIN.value)
+    _refit(recording, step, step)
+    recording.add(Kind.PHASE, step, phase=Phase.JOURNAL.value)
+    recording.add(Kind.STEP, step, version=step, seconds=2.0, reward_mean=0.5, rollouts=4, sampled_tokens=80)
+    recording.add(Kind.PHASE, step, phase=Phase.VALIDATION.value)
+    for task in range(TASKS):
+        for index in range(K):
+            _rollout(recording, step, f"v{step}.{task}.{index}", task, purpose="validation", reward=float(task < step))
+    recording.add(Kind.VALIDATION, step, version=step, k=K, tasks=TASKS, passed=step, metrics=_metrics(step),
+                  standard_error=0.1, seconds=0.5, ends={"completed": K * TASKS}, target_met=step == STEPS)
+    recording.add(Kind.PHASE, step, phase=Phase.CHECKPOINT.value)
+    recording.add(Kind.CHECKPOINT, step, folder=f"step-{step:05d}", what="full", seconds=0.1, bytes=1000)
+
+
+def _rollouts(recording: Recording, step: int) -> None:
+    recording.add(Kind.PHASE, step, phase=Phase.ROLLOUT.value)
+    recording.add(Kind.STALL, step, waiting="rollouts", seconds=130.0, stacks={"engine": "File ..."})
+    for number in range((step - 1) * PROMPTS, step * PROMPTS):
+        _rollout(recording, step, f"t{number}.0", number, end="failed", cause="environment", message="no: such tool",
+                 reward=None)
+        for index in range(SIZE):
+            _rollout(recording, step, f"t{number}.{index}" + ("r1" if index == 0 else ""), number,
+                     reward=float(index == 0), attempt=int(index == 0))
+        recording.add(Kind.GROUP, step, group_id=number, task_id=f"task-{number}", epoch=0, index=number,
+                      target=step - 1, rewards=[1.0, 0.0], oldest_version=step - 1)
+
+
+def _rollout(recording: Recording, step: int, name: str, number: int, *, purpose: str = "train",
+             end: str = "completed", cause: str | None = None, message: str | None = None, reward: float | None,
+             attempt: int = 0) -> None:
+    durations = dict.fromkeys(["queue", "sandbox_start", "generate", "environment", "score"], 0.1)
+    recording.add(
+        Kind.ROLLOUT, step, rollout_id=name, group_id=number, task_id=f"task-{number}", purpose=purpose, end=end,
+        cause=cause, message=message, reward=reward, turns=2, sampled_tokens=20, versions=[step - 1],
+        durations=durations, counters={"malformed_calls": 1}, attempt=attempt, worker=0)
+
+
+def _refit(recording: Recording, step: int | None, version: int) -> None:
+    recording.add(Kind.PHASE, step, phase=Phase.REFIT.value)
+    recording.add(Kind.REFIT, step, version=version, bytes=4096, seconds=0.1, probe_difference=1e-6,
+                  transport="safetensors")
+
+
+def with_something_new(events: Sequence[Event]) -> list[Event]:
+    """The events with kinds and keys in between that a later version may bring."""
+    found: list[Event] = []
+    for event in events:
+        found += [replace(event, data={**event.data, "of_a_later_version": {"a": [1, None]}}),
+                  replace(event, kind="of_a_later_version", data={"b": "c"})]
+    return [replace(event, seq=number) for number, event in enumerate(found)]

@@ -1,0 +1,118 @@
+"""What an observer owes: it takes whatever a run tells, and leaves everything but its own files as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from ..contract import Event, Finding, Kind, Purpose, Role, RunFacts
+from ..contract.codec import to_jsonable
+from ..contract.observers import PROJECT, ObserverHooks
+from ..observers.summary import summarise
+from . import history
+from .suite import Rig, Suite, demand
+from .world import World
+
+
+@dataclass
+class ObserverRig(Rig):
+    """An observer, made anew for each run that it watches."""
+
+    def watch(self, folder: Path, events: Sequence[Event], before: Sequence[Event] = ()) -> Any:
+        """Let a new observer see a run in ``folder``, in a later attempt where there were events ``before``; returns
+        its hooks."""
+        hooks = self._registered(folder)
+        hooks.run_started(run=RunFacts("20300101-000000-conformance-0", folder, history.profile(), False, before))
+        for event in events:
+            hooks.event(event=event)
+            if event.kind == Kind.GROUP:
+                hooks.group_finished(group=history.group(event.data["group_id"]))
+            if event.kind == Kind.VALIDATION:
+                groups = [history.group(number, Purpose.VALIDATION) for number in range(history.TASKS)]
+                hooks.validated(report=history.validation(event.step or 0), groups=groups)
+        hooks.run_ended(summary=summarise([*before, *events]))
+        return hooks
+
+    def _registered(self, folder: Path) -> Any:
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(ObserverHooks)
+        manager.register(self.world.make(self.descriptor, self.config, None, run_folder=folder), "observed")
+        manager.check_pending()
+        return manager.hook
+
+
+class ObserverSuite(Suite):
+    """Demands on observers."""
+
+    role = Role.OBSERVER
+
+    @asynccontextmanager
+    async def open(self, world: World, rig: Rig) -> AsyncIterator[ObserverRig]:
+        yield ObserverRig(**vars(rig))
+
+    @demand
+    async def test_it_listens(self, rig: ObserverRig) -> None:
+        """At least one hook, and each with a name and arguments of the contract: a hook misspelt is never called."""
+        hooks = rig.watch(rig.world.new_folder(), history.whole_run()[:1])
+        assert any(getattr(hooks, name).get_hookimpls() for name in vars(ObserverHooks) if not name.startswith("_"))
+
+    @demand
+    async def test_it_takes_a_whole_run(self, rig: ObserverRig) -> None:
+        """Every kind of event, groups, validations and the summary, without raising: one that raises is dropped, and
+        what it was to write is missing."""
+        rig.watch(rig.world.new_folder(), history.whole_run())
+
+    @demand
+    async def test_it_takes_a_run_that_fails(self, rig: ObserverRig) -> None:
+        """An error, and a run that ends before anything happened."""
+        rig.watch(rig.world.new_folder(), history.failed_run())
+        rig.watch(rig.world.new_folder(), history.whole_run()[:1])
+
+    @demand
+    async def test_it_takes_a_run_that_goes_on(self, rig: ObserverRig) -> None:
+        """Another process continues the run in the same folder; the events of earlier attempts come with its start."""
+        folder, (first, second) = rig.world.new_folder(), history.resumed_run()
+        rig.watch(folder, first)
+        rig.watch(folder, second, before=first)
+
+    @demand
+    async def test_it_takes_what_it_does_not_know(self, rig: ObserverRig) -> None:
+        """Kinds and keys of a later version are no reason to raise."""
+        rig.watch(rig.world.new_folder(), history.with_something_new(history.whole_run()))
+
+    @demand
+    async def test_it_changes_nothing(self, rig: ObserverRig) -> None:
+        """Observers see the same objects, one after the other; none may alter them."""
+        events = history.whole_run()
+        before = json.dumps([to_jsonable(event) for event in events])
+        rig.watch(rig.world.new_folder(), events)
+        assert json.dumps([to_jsonable(event) for event in events]) == before
+
+    @demand
+    async def test_it_writes_into_the_runs_folder_only(self, rig: ObserverRig) -> None:
+        """Whatever it leaves belongs to the run; the working directory is the user's."""
+        elsewhere, here = rig.world.new_folder(), Path.cwd()
+        os.chdir(elsewhere)
+        try:
+            rig.watch(rig.world.new_folder(), history.whole_run())
+        finally:
+            os.chdir(here)
+        assert list(elsewhere.iterdir()) == []
+
+    @demand
+    async def test_its_findings_are_json(self, rig: ObserverRig) -> None:
+        """``check_run`` judges what it wrote, later and on any machine, and also a folder where nothing is left."""
+        folder, events = rig.world.new_folder(), history.whole_run()
+        hooks = rig.watch(folder, events)
+        rig.needs(hooks.check_run.get_hookimpls(), "it does not implement check_run")
+        for where in (folder, rig.world.new_folder()):
+            for finding in (item for found in hooks.check_run(folder=where, events=events) for item in found):
+                assert isinstance(finding, Finding) and finding.rule and finding.message
+                assert json.loads(json.dumps(asdict(finding))) == asdict(finding)

@@ -1,0 +1,61 @@
+"""Weights on their way: the kit as receiver, as sender, and as reader of folders, over the one transport it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..contract import Generator, TensorSpec, Trainer, Transfer
+from ..steps import transport
+from . import tiny
+from .world import World
+
+SAFETENSORS = transport.NAME
+
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
+
+
+def specs_of(tensors: tiny.Tensors) -> list[TensorSpec]:
+    """What a transfer of these weights announces."""
+    return [TensorSpec(name, tensor.shape, str(tensor.dtype)) for name, tensor in tensors.items()]
+
+
+def transfer_of(world: World, specs: Sequence[TensorSpec], *, version: int, chunk_bytes: int = 2**20,
+                deadline_s: float = 20.0) -> Transfer:
+    """A transfer over a rendezvous of its own."""
+    return Transfer(version, SAFETENSORS, str(world.new_folder()), tuple(specs), chunk_bytes, deadline_s)
+
+
+async def exchanged(trainer: Trainer, transfer: Transfer) -> tuple[dict[TensorSpec, bytes], int]:
+    """What a trainer's ``send`` brought, and how many bytes it says it sent."""
+    got: dict[TensorSpec, bytes] = {}
+
+    async def take() -> None:
+        async for spec, data in transport.receive_tensors(transfer):
+            got[spec] = bytes(data)
+
+    sent, _ = await asyncio.gather(trainer.send(transfer), take())
+    return got, sent
+
+
+async def hand_over(generator: Generator, world: World, tensors: tiny.Tensors, version: int) -> None:
+    """Give a generator these weights, as a trainer would."""
+    transfer = transfer_of(world, specs_of(tensors), version=version)
+    await asyncio.gather(transport.send_tensors(transfer, lambda spec: tensors[spec.name]), generator.receive(transfer))
+
+
+def stored(folder: Path) -> Mapping[TensorSpec, bytes]:
+    """The tensors of an HF folder. A file begins with the length of its head (8 bytes, little-endian) and the head,
+    JSON with dtype, shape and place of each tensor; the places count from the end of the head."""
+    found: dict[TensorSpec, bytes] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        data = file.read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8:start]).items():
+            if name != "__metadata__":
+                first, last = entry["data_offsets"]
+                spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+                found[spec] = data[start + first:start + last]
+    return found

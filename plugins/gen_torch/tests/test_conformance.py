@@ -1,0 +1,8 @@
+"""The generator keeps the contract of its role."""
+
+from grpo_bench.testing import GeneratorSuite
+
+
+class TestTorch(GeneratorSuite):
+    plugin = "torch"
+    options = {"gather_s": 0.0}

@@ -1,0 +1,197 @@
+"""The conformance kit finds what is wrong: parts that are right but for one thing fail the demand about that thing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpo_bench.testing as kit
+import pytest
+from grpo_bench.cli import main
+from grpo_bench.contract import Kind, canonical
+from grpo_bench.observers.summary import summarise
+from grpo_bench.testing import EnvironmentSuite, history
+from stevedore import ExtensionManager
+
+PACKAGE = Path(__file__).parent / "data" / "wrong_parts.py"
+
+WRONG = [
+    ("environment", "unstable", "test_tasks_are_the_same_every_time"),
+    ("environment", "twins", "test_tasks_are_told_apart"),
+    ("environment", "leak", "test_hidden_parts_stay_out_of_the_prompt"),
+    ("environment", "bare", "test_prompts_hold_what_is_declared"),
+    ("environment", "more_splits", "test_splits_are_those_declared"),
+    ("environment", "shared", "test_sandboxes_share_nothing"),
+    ("environment", "no_diff", "test_the_diff_shows_an_edit"),
+    ("environment", "picky", "test_junk_is_graded_too"),
+    ("environment", "ungraded", "test_an_empty_patch_is_graded"),
+    ("environment", "peeks", "test_grading_ignores_the_agents_sandbox"),
+    ("environment", "once", "test_closing_twice_is_fine"),
+    ("environment", "hangs", "test_many_sandboxes_at_once"),
+    ("trainer", "nan", "test_every_token_has_a_log_probability"),
+    ("trainer", "neighbours", "test_rows_do_not_see_each_other"),
+    ("trainer", "moving_reference", "test_the_reference_stays"),
+    ("trainer", "local_time", "test_an_update_tells_what_it_did"),
+    ("trainer", "backwards", "test_an_update_makes_what_was_good_likelier"),
+    ("trainer", "idle", "test_advantages_decide_whether_weights_move"),
+    ("trainer", "unmasked", "test_masked_rows_do_not_train"),
+    ("trainer", "own_counts", "test_the_batchs_own_counts_divide"),
+    ("trainer", "own_counts", "test_a_batch_without_tokens_is_refused"),
+    ("trainer", "random", "test_equal_updates_give_equal_weights"),
+    ("trainer", "misordered", "test_tensors_are_what_is_sent"),
+    ("trainer", "no_tokenizer", "test_saved_weights_are_an_hf_folder"),
+    ("trainer", "forgetful", "test_a_checkpoint_goes_on"),
+    ("trainer", "random_hash", "test_equal_weights_have_equal_hashes"),
+    ("generator", "next_version", "test_samples_are_well_formed"),
+    ("generator", "long", "test_replies_end_where_they_should"),
+    ("generator", "shifted", "test_samples_come_from_the_distribution_they_name"),
+    ("generator", "random", "test_a_stream_decides_what_is_drawn"),
+    ("generator", "one_stream", "test_a_stream_decides_what_is_drawn"),
+    ("generator", "crowded", "test_neighbours_change_nothing"),
+    ("generator", "lenient", "test_other_sampling_is_refused"),
+    ("generator", "never_pauses", "test_nothing_is_admitted_while_paused"),
+    ("generator", "keeps_weights", "test_new_weights_leave_no_cache_behind"),
+    ("generator", "patient", "test_a_deadline_is_kept"),
+    ("generator", "patient", "test_weights_that_never_come_are_an_error"),
+    ("agent", "endless", "test_a_policy_that_says_nothing_ends_it"),
+    ("agent", "fails", "test_a_reply_cut_off_ends_it"),
+    ("agent", "edits", "test_replies_stay_as_they_were"),
+    ("agent", "leaks", "test_hidden_parts_stay_hidden"),
+    ("agent", "mute", "test_the_policy_sees_the_statement"),
+    ("agent", "deaf", "test_being_cancelled_ends_it"),
+    ("agent", "strict", "test_unknown_tools_are_answered"),
+    ("hardware", "none", "test_everybody_gets_a_place"),
+    ("hardware", "forgets", "test_everybody_gets_a_place"),
+    ("hardware", "knows_better", "test_wanted_numbers_are_kept"),
+    ("hardware", "odd_facts", "test_facts_are_json"),
+    ("ruleset", "raises", "test_unusual_profiles_are_findings"),
+    ("ruleset", "numbers", "test_the_schedule_answers_for_every_step"),
+    ("ruleset", "contrary", "test_more_is_never_worse"),
+    ("ruleset", "raises", "test_runs_that_are_over_are_judged"),
+    ("observer", "misspelt", "test_it_listens"),
+    ("observer", "knows_all", "test_it_takes_what_it_does_not_know"),
+    ("observer", "starts_once", "test_it_takes_a_run_that_goes_on"),
+    ("observer", "alters", "test_it_changes_nothing"),
+    ("observer", "litters", "test_it_writes_into_the_runs_folder_only"),
+]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A distribution of parts named ``wrong`` on the import path; the option ``wrong`` says what is."""
+    site = tmp_path / "site"
+    (site / "wrong_parts").mkdir(parents=True)
+    (site / "wrong_parts" / "__init__.py").write_text(PACKAGE.read_text())
+    info = site / "wrong_parts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-parts\nVersion: 1.0\n")
+    roles = ("trainer", "generator", "environment", "agent", "hardware", "ruleset", "observer")
+    (info / "entry_points.txt").write_text("".join(
+        f"[grpo_bench.{role}]\nwrong = wrong_parts:{role}\n" for role in roles))
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
+    yield site
+    sys.modules.pop("wrong_parts", None)
+
+
+def attempt(role: str, wrong: str, demand: str, folder: Path) -> None:
+    folder.mkdir()
+    suite = type("Tried", (getattr(kit, kit.SUITES[role]),), {
+        "plugin": "wrong", "options": {"wrong": wrong}, "timeout_s": 1.5 if wrong else 60.0})()
+    with suite.prepared(folder) as rig:
+        getattr(suite, demand)(rig)
+
+
+@pytest.mark.parametrize(("role", "wrong", "demand"), WRONG)
+def test_what_is_wrong_is_found(parts: Path, tmp_path: Path, role: str, wrong: str, demand: str) -> None:
+    attempt(role, "", demand, tmp_path / "right")
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - a demand fails with whatever it ran into
+        attempt(role, wrong, demand, tmp_path / "wrong")
+    assert not isinstance(caught.value, pytest.skip.Exception | KeyboardInterrupt)
+
+
+def test_known_failures_name_demands() -> None:
+    with pytest.raises(TypeError, match=r"Odd.known_failures: no demand test_nothing; there are test_a_command_that"):
+        type("Odd", (EnvironmentSuite,), {"plugin": "wrong", "known_failures": {"test_nothing": "no reason"}})
+
+
+def test_the_kits_history_has_the_form_of_a_runs(virtual: Any) -> None:
+    finished = virtual("grpo.prompts_per_step=2", "grpo.generations_per_prompt=2", "grpo.max_steps=2",
+                       "validation.max_tasks=2", "validation.period=1", "checkpoint.period=1")
+    told = {event.kind: set(event.data) for event in history.whole_run()}
+    seen = {event.kind: set(event.data) for event in finished.events}
+    assert set(told) == set(Kind) - {Kind.ERROR, Kind.RESUMED}
+    assert {kind: told[kind] for kind in seen} == seen
+    started, real = history.whole_run()[0].data, finished.events[0].data
+    assert set(started["settings"]) == set(real["settings"]) and set(started["tasks"]) == set(real["tasks"])
+    assert set(started["parts"]) == set(real["parts"]) and set(started["placements"]) == set(real["placements"])
+    assert all(set(part) == set(real["parts"]["agent"]) for part in started["parts"].values())
+
+
+def test_the_kits_histories_hold_together() -> None:
+    assert summarise(history.whole_run())["status"] == "target_met"
+    assert summarise(history.failed_run())["status"] == "failed"
+    first, second = history.resumed_run()
+    assert [event.seq for event in [*first, *second]] == list(range(len(first) + len(second)))
+    whole, gone_on = canonical(history.whole_run()), canonical([*first, *second])
+    assert [(event.kind, event.step) for event in gone_on] == [(event.kind, event.step) for event in whole]
+
+
+FILE = """
+from grpo_bench.testing import EnvironmentSuite
+
+class TestWrong(EnvironmentSuite):
+    plugin = "wrong"
+    options = {"wrong": "no_diff"}
+    known_failures = {"test_the_diff_shows_an_edit": "there is none", "test_junk_is_graded_too": "it is too picky"}
+"""
+
+
+def test_a_known_failure_that_heals_is_noticed(parts: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text(FILE)
+    path = ":".join([str(parts), *(item for item in sys.path if item)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rA", "--rootdir", str(tmp_path), "-p", "no:cacheprovider",
+         str(tmp_path / "test_wrong.py"), "-k", "diff or junk"], capture_output=True, text=True, timeout=120,
+        check=False, env={"PYTHONPATH": path, "PATH": "/usr/bin"})
+    assert "1 failed, 1 passed" in done.stdout and "1 xfailed" in done.stdout, done.stdout
+    assert "[XPASS(strict)] it is too picky" in done.stdout
+
+
+def test_the_check_goes_on_after_a_crash_and_a_hang(parts: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(parts), *(item for item in sys.path if item)]))
+    monkeypatch.setattr("grpo_bench.testing.checking.GRACE_S", 3.0)
+    arguments = ["plugins", "check", "wrong", "--role", "hardware", "--timeout", "5", "--json"]
+    found = {}
+    for wrong in ("crashes", "blocks"):
+        assert main([*arguments, "--set", f"wrong={wrong}"]) == 1
+        one, = json.loads(capsys.readouterr().out)
+        found[wrong] = {item["name"]: (item["outcome"], item["reason"]) for item in one["demands"]}
+        assert len(found[wrong]) == len(kit.HardwareSuite.demands())
+        assert found[wrong]["test_everybody_gets_a_place"] == ("ok", "")
+    assert found["crashes"]["test_facts_are_json"] == ("FAILED", "the process was killed by SIGSEGV")
+    assert found["blocks"]["test_facts_are_json"][0] == "FAILED"
+    assert found["blocks"]["test_facts_are_json"][1].startswith("hangs: ")
+
+
+def test_the_check_shows_each_demand(parts: Path, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(parts), *(item for item in sys.path if item)]))
+    assert main(["plugins", "check", "wrong", "--role", "ruleset", "--set", "wrong=contrary"]) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "ruleset wrong of wrong-parts 1.0: ok"
+    assert any(line.startswith("FAILED test_more_is_never_worse: ") for line in lines)
+    assert "skipped test_facts_for_the_plan_are_json: its descriptor has no describe" in lines
+    assert "known failure test_checking_changes_nothing: for show" in lines
+    assert lines[-1].startswith("12 demands: ")
+    assert main(["plugins", "check", "wrong", "--role", "ruleset", "--set", "wron=1"]) == 2
+    assert "--set wron: unknown key; did you mean 'wrong'?" in capsys.readouterr().err
+    assert main(["plugins", "check", "wrong", "--role", "ruleset", "--fabric", "inlin"]) == 2
+    assert "no fabric plugin named 'inlin' is installed; did you mean 'inline'?" in capsys.readouterr().err
+    assert main(["plugins", "check", "--role", "rules"]) == 2
+    assert "--role rules: no such role; did you mean 'ruleset'?" in capsys.readouterr().err
