@@ -19,7 +19,8 @@ class Result:
     beside_seconds: float
 
     def __str__(self) -> str:
-        ratio = f"{self.seconds / self.beside_seconds:.2f}"
+        times = self.seconds / self.beside_seconds
+        ratio = f"{times:.2f}" if times >= 0.1 else f"{times:.1g}"
         beside = f"{self.beside} ({_readable(self.beside_seconds)})"
         return f"{self.what:<36}{_readable(self.seconds):>10}{ratio:>9} x {beside}"
 

@@ -42,8 +42,11 @@ def _fresh(folder: Path) -> Path:
 
 def _journal(folder: Path) -> None:
     journal = Journal(folder)
-    journal.write(_event(0, Kind.PHASE, {"phase": Phase.ROLLOUT.value}))
-    for seq in range(1, _EVENTS):
+    journal.write(_event(0, Kind.RUN_STARTED, {
+        "run": "r-laptop-0", "profile": "laptop", "seed": 0, "target": 0.5, "metric": "pass_k", "max_steps": 4,
+        "prompts_per_step": 16, "generations_per_prompt": 16, "scored": True}))
+    journal.write(_event(1, Kind.PHASE, {"phase": Phase.ROLLOUT.value}))
+    for seq in range(2, _EVENTS):
         journal.write(_event(seq, Kind.ROLLOUT, {
             "rollout_id": f"t1.{seq}", "group_id": seq, "task_id": "task-0001", "purpose": "train", "end": "completed",
             "cause": None, "message": None, "reward": 1.0, "turns": 5, "sampled_tokens": 40, "versions": [0],
