@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,6 +130,7 @@ def attempt(runs: Path, overrides: list[str], how: str, at: float) -> int:
 
 
 def _run(runs: Path, overrides: list[str], how: str, at: float) -> None:
+    began = time.process_time()
     if how == "cpu":
         signal.setitimer(signal.ITIMER_PROF, at)
     cut = Cut(runs, sys.maxsize if how == "cpu" else int(at), PowerLoss(runs) if how == "power" else None)
@@ -143,6 +145,7 @@ def _run(runs: Path, overrides: list[str], how: str, at: float) -> None:
         raise outcome.error
     signal.setitimer(signal.ITIMER_PROF, 0)
     (runs.parent / "touched").write_text(json.dumps(cut.touched))
+    (runs.parent / "cpu_s").write_text(str(time.process_time() - began))
 
 
 def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +165,7 @@ def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     return {"signals": signals, "phases": phases, "resumed": resumed, "history": timeless(events),
             "rollouts": {file.name: sorted(json.loads(line)["rollout_id"] for line in file.read_text().splitlines())
                          for file in sorted(runs.glob("*/trajectories/*.jsonl"))},
+            "cpu_s": float(spent.read_text()) if (spent := folder / "cpu_s").exists() else 0.0,
             "touched": json.loads(touched.read_text()) if (touched := folder / "touched").exists() else []}
 
 

@@ -94,7 +94,7 @@ def test_a_run_folder_that_is_removed_ends_the_run(tmp_path):
                           stderr=subprocess.PIPE, text=True, cwd=tmp_path) as child:
         while child.poll() is None and not any(runs.glob("*/trajectories/step-00001.jsonl")):
             time.sleep(0.01)  # noqa: TID251 (another process is waited for)
-        shutil.rmtree(runs)
+        shutil.rmtree(runs.rename(tmp_path / "gone"))
         out, err = child.communicate()
     (line,) = err.splitlines()
     assert child.returncode == 1

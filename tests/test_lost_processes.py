@@ -226,6 +226,8 @@ def test_a_worker_that_hangs_is_shown_with_its_stacks_and_ends_in_time(tmp_path)
 
 
 def test_the_run_knows_as_much_time_as_its_parent(tmp_path):
+    """To 50 ms or 0.1 %, on a processor of its own: what a process waits for one before its first and after its last
+    instruction is known to nobody but the scheduler."""
     apart = []
     for number in range(5):
         child = Child(tmp_path, MOCK, "mock", runs=tmp_path / f"runs-{number}")
@@ -235,7 +237,8 @@ def test_the_run_knows_as_much_time_as_its_parent(tmp_path):
         wall_s = summary["wall_s"]
         assert sum(summary["ledger"].values()) == pytest.approx(wall_s)
         assert "ledger" not in [event.data["name"] for event in read_events(child.folder) if event.kind == Kind.ALARM]
-        apart.append(abs(child.wall_s - wall_s) - max(0.05, 0.001 * child.wall_s))
+        waiting = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        apart.append(abs(child.wall_s - wall_s) - max(0.05, 0.001 * child.wall_s) * waiting)
         if apart[-1] <= 0:
             return
     raise AssertionError(f"beyond 50 ms or 0.1 % each time, by {apart} s")

@@ -114,6 +114,23 @@ def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert "is no run folder" in refused(path, capsys)
 
 
+def test_a_run_that_went_on_while_it_was_planned_is_left_as_it_is(cut: Path, ended: Path) -> None:
+    plan, stale = prepare(cut)
+    resume(cut)
+    with pytest.raises(RunFolderError, match="went on while it was looked at"):
+        run_virtual(lambda clock: conduct(plan, cut, clock, resumption=stale))
+    assert timeless(events(cut)) == timeless(events(ended))
+
+
+def test_a_journal_that_does_not_say_what_ran_is_named(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (cut / "events.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    for key, says in (("settings", "line 1: it does not say what the run is made of"), ("profile", "line 1")):
+        data = {name: value for name, value in first["data"].items() if name != key}
+        (cut / "events.jsonl").write_text("\n".join([json.dumps({**first, "data": data}), *lines[1:-1]]) + "\n")
+        assert says in refused(cut, capsys)
+
+
 def test_a_run_that_goes_on_elsewhere_is_left_alone(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(cut)
     try:
@@ -189,12 +206,15 @@ def test_a_journal_shorter_than_its_checkpoint_is_named(cut: Path, capsys: pytes
 
 
 def test_a_run_that_was_killed_before_its_first_event_starts(cut: Path, ended: Path) -> None:
+    changed(cut / "provenance.json", lambda found: found["libraries"].update(numpy="1.0"))
     for name in ("events.jsonl", "engine.log"):
         (cut / name).unlink()
     shutil.rmtree(cut / "checkpoints")
     shutil.rmtree(cut / "trajectories")
-    resume(cut)
-    assert timeless(events(cut)) == timeless(events(ended))
+    assert main(["resume", str(cut), "--json"]) == 0
+    assert json.loads((cut / "provenance.json").read_text())["libraries"]["numpy"] != "1.0"
+    told = [line for line in timeless(events(cut)) if line[0] != Kind.RUN_STARTED]
+    assert told == [line for line in timeless(events(ended)) if line[0] != Kind.RUN_STARTED]
 
 
 def test_the_run_goes_on_after_its_folder_was_moved(cut: Path, ended: Path, tmp_path: Path) -> None:

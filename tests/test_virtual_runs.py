@@ -13,6 +13,7 @@ import pytest
 
 from grpo_bench.contract import InputError, Kind, Phase, Plugin, PluginError, Role, RunFolderError, Status
 from grpo_bench.engine import conduct, make_folder, run_virtual
+from grpo_bench.engine.assembly import Assembly
 from grpo_bench.registry import Part, make_plan, resolve
 
 SMALL = ("grpo.max_steps=6", "grpo.prompts_per_step=4", "grpo.generations_per_prompt=3", "validation.period=3",
@@ -139,6 +140,26 @@ def test_a_disk_that_refuses_the_record_ends_the_run_and_leaves_nothing_behind(v
     assert "No space left on device" in str(run.outcome.error) and "make room" in str(run.outcome.error)
     assert len(run.events) == 100
     assert made and not any(folder.exists() for folder in made)
+
+
+def test_a_disk_that_fills_up_as_a_part_fails_hides_neither_the_error_nor_the_parts(virtual, monkeypatch):
+    pwrite, closed = os.pwrite, []
+
+    def refusing(fd, data, offset):
+        if b'"kind":"error"' in data:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(fd, data, offset)
+
+    async def noting(self):
+        closed.append(self)
+
+    monkeypatch.setattr(os, "pwrite", refusing)
+    monkeypatch.setattr(Assembly, "close", noting)
+    run = virtual(*SMALL, 'trainer.faults=[{at = "update", kind = "raise", step = 2}]')
+    assert run.outcome.status is Status.FAILED
+    assert "update" in str(run.outcome.error) and "role trainer" in str(run.outcome.error)
+    assert (run.outcome.summary["status"], run.outcome.summary["steps"]) == ("failed", 1)
+    assert closed
 
 
 def test_rollouts_that_fail_are_tried_again_and_never_rewarded(virtual):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 from grpo_bench.contract import Event, Group, GrpoBenchError, Kind, PluginError, Position, RunFacts, hookimpl
-from grpo_bench.observers import Observers, read_events
+from grpo_bench.observers import Journal, Observers, read_events
 
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
 
@@ -36,7 +36,7 @@ class Failing:
 
 
 def watch(folder: Path, alarms: list[tuple[str, str]], *observers: tuple[str, object]) -> Observers:
-    return Observers(folder, alarm=lambda *what: alarms.append(what), logger=LOG, observers=observers)
+    return Observers(folder, Journal(folder), alarm=lambda *what: alarms.append(what), logger=LOG, observers=observers)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(3)])
@@ -69,7 +69,7 @@ def test_an_alarm_that_becomes_an_event_reaches_everybody_in_order(tmp_path: Pat
         observers.event(event(1, Kind.ALARM, name=name, message=message))
 
     bad = Failing(ValueError("x"))
-    observers = Observers(tmp_path, alarm=alarm, logger=LOG, observers=[("bad", bad), ("last", last)])
+    observers = Observers(tmp_path, Journal(tmp_path), alarm=alarm, logger=LOG, observers=[("bad", bad), ("last", last)])
     observers.event(event(0))
     observers.event(event(2))
     observers.close()
@@ -125,6 +125,39 @@ def test_trajectories_that_cannot_be_written_do_not_stop_the_run(tmp_path: Path)
     observers.close()
     assert [name for name, _ in alarms] == ["observer_failed"]
     assert "observer trajectories" in alarms[0][1]
+
+
+def test_nothing_is_recorded_after_the_last_event(tmp_path: Path, met: Any) -> None:
+    class Late:
+        @hookimpl
+        def event(self, event: Event) -> None:
+            if event.kind == Kind.RUN_ENDED:
+                raise RuntimeError("at the end")
+
+    class Later:
+        @hookimpl
+        def run_ended(self, summary: dict[str, Any]) -> None:
+            raise RuntimeError("after the end")
+
+    alarms: list[tuple[str, str]] = []
+    observers = watch(tmp_path, alarms, ("late", Late()), ("later", Later()))
+    for item in met.events:
+        observers.event(item)
+    observers.run_ended({})
+    observers.close()
+    assert alarms == []
+    assert list(read_events(tmp_path))[-1].kind == Kind.RUN_ENDED
+
+
+def test_rollouts_that_cannot_be_synced_are_reported_once(tmp_path: Path) -> None:
+    alarms: list[tuple[str, str]] = []
+    observers = watch(tmp_path, alarms)
+    observers.group_finished(Group(0, "t", Position(0, 0), 0, ()))
+    (tmp_path / "trajectories" / "step-00001.jsonl").unlink()
+    observers.sync()
+    observers.sync()
+    observers.close()
+    assert [name for name, _ in alarms] == ["observer_failed"]
 
 
 def test_an_observer_with_a_hook_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -70,6 +70,14 @@ def test_processor_time_is_that_of_all_attempts_that_told_theirs(history: Any) -
     assert summarise(history.events)["cpu_s"] == 9.0 + 2.0 + 2.0
 
 
+def test_a_target_that_was_met_before_the_first_step_and_undone_is_not_met(history: Any) -> None:
+    history.start()
+    history.validate(2)
+    assert summarise(history.events)["time_to_target_s"] is not None
+    history.emit(Kind.RESUMED, from_step=0, from_seq=1, attempt=2, forced=[])
+    assert summarise(history.events)["time_to_target_s"] is None
+
+
 def test_a_forced_resumption_is_never_scored(history: Any) -> None:
     history.start()
     assert summarise(history.events)["scored"] is True

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Event, Kind, RunFolderError, Status, settings_of
-from ..observers import read_events
+from ..observers import read_run
 from ..observers.journal import FILE as JOURNAL
 from ..registry import Plan, make_plan, recorded
 from .checkpoints import CheckpointStore, Restored
@@ -50,12 +50,12 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
     finished, or would not be the same run any more; with ``force`` differences are noted instead."""
     if not (folder / PROFILE).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {PROFILE}")
-    history = tuple(read_events(folder)) if (folder / JOURNAL).exists() else ()
+    history = tuple(read_run(folder)) if (folder / JOURNAL).exists() else ()
     if not history:
         return make_plan(recorded(folder / PROFILE, _read(folder / provenance_file(1)).get("profile", ""))), None
-    if history[0].kind != Kind.RUN_STARTED:
-        raise RunFolderError(f"{folder / JOURNAL}, line 1: a run's first event is {Kind.RUN_STARTED}",
-                             hint="the journal was changed or damaged; restore it from a copy")
+    if not history[0].data.keys() >= {"settings", "placements"}:
+        raise RunFolderError(f"{folder / JOURNAL}, line 1: it does not say what the run is made of",
+                             hint="an older grpo-bench recorded it; start it anew with grpo-bench run")
     if history[-1].kind == Kind.RUN_ENDED and history[-1].data.get("status") in _FINISHED:
         raise RunFolderError(f"{folder} has ended ({history[-1].data['status']}): there is nothing to resume")
     attempt = 1 + max((event.data["attempt"] for event in history if event.kind == Kind.RESUMED), default=1)
@@ -85,7 +85,7 @@ def _differences(history: Sequence[Event], plan: Plan, before: Mapping[str, Any]
 
 def _sizes(placements: Mapping[str, Any]) -> dict[str, Any]:
     """What of a placement decides the order of sums."""
-    return {name: {key: placement[key] for key in ("workers", "threads")} for name, placement in placements.items()}
+    return {name: {key: placement.get(key) for key in ("workers", "threads")} for name, placement in placements.items()}
 
 
 def _unequal(path: str, before: Any, now: Any) -> Iterator[str]:

@@ -28,7 +28,7 @@ from ..contract import (
 )
 from ..contract.history import CLOCKS
 from ..fabric import Scratch
-from ..observers import Observers, Tally
+from ..observers import Journal, Observers, Tally
 from ..observers.durable import sync
 from ..policy import ChatFormat
 from ..registry import Part, Plan
@@ -65,7 +65,12 @@ def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool) -> int
 
 def go_on(plan: Plan, folder: Path, resumption: Resumption | None, *, progress: bool, json_output: bool) -> int:
     """Run ``plan`` in the folder of an interrupted run; returns the process's exit code."""
-    return _until_over(plan, lambda: folder, resumption, progress, json_output)
+    def place() -> Path:
+        if resumption is None:
+            _keep(folder / provenance_file(1), _software(plan))
+        return folder
+
+    return _until_over(plan, place, resumption, progress, json_output)
 
 
 def _until_over(plan: Plan, place: Callable[[], Path], resumption: Resumption | None, progress: bool,
@@ -98,7 +103,7 @@ def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
         made = runs / f".new-{stem}-{os.getpid()}"
         made.mkdir()
         _keep(made / PROFILE, plan.resolved)
-        _keep(made / provenance_file(1), {"profile": plan.name, **plan.provenance})
+        _keep(made / provenance_file(1), _software(plan))
         folder = _named(made, stem)
         sync(runs)
     except OSError as error:
@@ -130,13 +135,18 @@ class _Conductor:
         self._tally = Tally()
         self._run = resumption.history[0].data["run"] if resumption else folder.name
         try:
+            journal = _journal(folder, len(resumption.history) if resumption else 0)
+        except RunFolderError:
+            self._log.close()
+            raise
+        try:
             self._observers = Observers(
-                folder, observers=[(part.name, self._observer(part)) for part in plan.observers], display=display,
-                json_output=json_output, alarm=lambda name, message: self._recorder.alarm(name, message),
-                logger=self._logger)
+                folder, journal, observers=[(part.name, self._observer(part)) for part in plan.observers],
+                display=display, json_output=json_output, logger=self._logger,
+                alarm=lambda name, message: self._recorder.alarm(name, message))
         except GrpoBenchError as error:
-            if not isinstance(error, InputError):
-                self._logger.error("the observers cannot be made", exc_info=error)
+            self._logger.error("the observers cannot be made", exc_info=error)
+            journal.close()
             self._log.close()
             raise
         self._recorder = Recorder(clock, self._deliver, first_seq=self._observers.journal.next_seq)
@@ -220,11 +230,12 @@ class _Conductor:
         for event in history:
             self._tally.add(event)
         facts = _facts(plan, self._run, self._clock)
-        self._observers.run_started(RunFacts(self._run, self._folder, dict(plan.resolved), facts["scored"], history))
+        scored = facts["scored"] and not (self._tally.forced or (resumption and resumption.forced))
+        self._observers.run_started(RunFacts(self._run, self._folder, dict(plan.resolved), scored, history))
         if resumption is None:
             self._recorder.emit(Kind.RUN_STARTED, at_s=0.0, **facts)
         else:
-            _keep(self._folder / provenance_file(resumption.attempt), plan.provenance)
+            _keep(self._folder / provenance_file(resumption.attempt), _software(plan))
             data: dict[str, Any] = {"from_step": resumption.from_step, "from_seq": resumption.from_seq,
                                     "attempt": resumption.attempt, "forced": list(resumption.forced)}
             if resumption.forced:
@@ -275,8 +286,11 @@ class _Conductor:
             self._logger.error("in the worker", traceback=remote)
         error.hint = "; ".join([*filter(None, [error.hint]), f"after that, grpo-bench resume {self._folder} goes on"])
         boundary = error.boundary
-        self._recorder.emit(Kind.ERROR, type=type(error).__name__, message=error.message, hint=error.hint,
-                            plugin=boundary.plugin, role=boundary.role, task=boundary.task, traceback=remote)
+        try:
+            self._recorder.emit(Kind.ERROR, type=type(error).__name__, message=error.message, hint=error.hint,
+                                plugin=boundary.plugin, role=boundary.role, task=boundary.task, traceback=remote)
+        except GrpoBenchError as refused:
+            self._logger.error("the error cannot be recorded", exc_info=refused)
         return error
 
     def _end(self, status: Status, error: GrpoBenchError | None, sha256: str | None) -> Outcome:
@@ -327,6 +341,21 @@ def _facts(plan: Plan, run: str, clock: Any) -> dict[str, Any]:
         "generations_per_prompt": profile.grpo.generations_per_prompt, "scored": not unscored, "unscored": unscored,
         "settings": plan.resolved, **{key: described[key] for key in ("parts", "observers", "placements", "tasks")},
     }
+
+
+def _software(plan: Plan) -> dict[str, Any]:
+    """What an attempt is made of: the profile's name, and software, policy, tasks and host."""
+    return {"profile": plan.name, **plan.provenance}
+
+
+def _journal(folder: Path, length: int) -> Journal:
+    """The journal, locked; RunFolderError where it does not hold the ``length`` events that were read when planning."""
+    journal = Journal(folder)
+    if journal.next_seq != length:
+        journal.close()
+        raise RunFolderError(f"{folder} went on while it was looked at: its journal holds {journal.next_seq} events "
+                             f"now, not {length}", hint="look at it again")
+    return journal
 
 
 def _named(made: Path, stem: str) -> Path:

@@ -179,13 +179,14 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
     Kind.RUN_STARTED: {
         "run": _text, "profile": _text, "seed": _count, "target": _or_none(_figure), "metric": _or_none(_text),
         "max_steps": _count, "prompts_per_step": _count, "generations_per_prompt": _count, "scored": _flag,
-        "settings?": _OBJECT, "parts?": _map_of(_OBJECT), "tasks?": _OBJECT, "unscored?": _list_of(_text)},
+        "settings?": _OBJECT, "parts?": _map_of(_OBJECT), "tasks?": _OBJECT, "placements?": _map_of(_OBJECT),
+        "unscored?": _list_of(_text)},
     Kind.PHASE: {"phase": _text},
     Kind.ROLLOUT: {
-        "rollout_id": _text, "task_id": _text, "purpose": _one_of(Purpose), "end": _one_of(End),
+        "rollout_id": _text, "group_id": _count, "task_id": _text, "purpose": _one_of(Purpose), "end": _one_of(End),
         "cause": _or_none(_text), "message": _or_none(_text), "reward": _or_none(_figure), "turns": _count,
         "sampled_tokens": _count, "durations": _map_of(_seconds), "worker?": _or_none(_count), "attempt?": _count},
-    Kind.GROUP: {"target": _count},
+    Kind.GROUP: {"group_id": _count, "target": _count},
     Kind.BATCH: {
         "rollouts": _count, "reward_mean": _or_none(_figure), "masked?": _map_of(_count),
         "advantage_zero_groups?": _count},
@@ -199,7 +200,7 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
     Kind.STALL: {"message?": _text, "seconds?": _seconds, "waiting?": _anything},
     Kind.STEP: {"seconds": _seconds, "reward_mean": _or_none(_figure), "rollouts": _count, "sampled_tokens": _count},
     Kind.RESUMED: {
-        "from_step": _count, "from_seq": _count, "attempt": _count, "forced?": _list_of(_text), "settings?": _OBJECT},
+        "from_step": _count, "from_seq": _count, "attempt": _count, "forced": _list_of(_text), "settings?": _OBJECT},
     Kind.ERROR: {
         "message": _text, "hint?": _or_none(_text), "plugin?": _or_none(_text), "role?": _or_none(_text),
         "task?": _or_none(_text)},

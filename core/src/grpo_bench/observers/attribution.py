@@ -13,21 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..contract import Cause, Event, Kind, Phase, Role
+from ..contract import Event, Kind, Phase, Role
+from ..contract.blame import HOPS, to_blame
 
 _ROLLING = (Role.GENERATOR, Role.AGENT, Role.ENVIRONMENT)
 _PHASES: Mapping[str, tuple[Role, ...]] = {
     Phase.ROLLOUT: _ROLLING, Phase.VALIDATION: _ROLLING, Phase.DRAIN: _ROLLING,
     Phase.LOG_PROBABILITIES: (Role.TRAINER,), Phase.UPDATE: (Role.TRAINER,), Phase.CHECKPOINT: (Role.TRAINER,),
     Phase.REFIT: (Role.TRAINER, Role.GENERATOR),
-}
-_HOPS: Mapping[str, tuple[Role, ...]] = {
-    "sandbox_start": (Role.ENVIRONMENT,), "generate": (Role.GENERATOR,),
-    "environment": (Role.AGENT, Role.ENVIRONMENT), "score": (Role.ENVIRONMENT,),
-}
-_CAUSES: Mapping[str, tuple[Role, ...]] = {
-    Cause.SANDBOX_START: (Role.ENVIRONMENT,), Cause.GENERATOR: (Role.GENERATOR,), Cause.AGENT: (Role.AGENT,),
-    Cause.ENVIRONMENT: (Role.ENVIRONMENT,), Cause.SCORE: (Role.ENVIRONMENT,), Cause.WORKER: (Role.FABRIC,),
 }
 _EVERYBODY = frozenset({Phase.STARTUP, Phase.SHUTDOWN})
 
@@ -39,15 +32,7 @@ def of_phase(phase: str) -> str:
 
 def of_hop(hop: str) -> str:
     """The roles at work in a hop, in words."""
-    return _words(_HOPS.get(hop, ()))
-
-
-def to_blame(data: Mapping[str, Any]) -> tuple[Role, ...]:
-    """The roles that a ROLLOUT which is no sample is charged to: those of its cause, or, where its whole time was up,
-    those of the hop that took most of it. Empty: the core's."""
-    if data["cause"] == Cause.DEADLINE and (durations := data["durations"]):
-        return _HOPS.get(max(durations, key=durations.__getitem__), ())
-    return _CAUSES.get(data["cause"] or "", ())
+    return _words(HOPS.get(hop, ()))
 
 
 @dataclass(slots=True)
@@ -65,10 +50,6 @@ class PluginTime:
     failed: Counter[str] = field(default_factory=Counter)
     errors: int = 0
 
-    @property
-    def called(self) -> str:
-        return f"{self.role} {self.plugin}".rstrip() + (" (stand-in)" if self.stand_in else "")
-
 
 class Failures:
     """Failed rollouts by role and cause, and errors by role, over all attempts."""
@@ -79,7 +60,7 @@ class Failures:
 
     def add(self, event: Event) -> None:
         if event.kind == Kind.ROLLOUT and event.data["cause"]:
-            for role in to_blame(event.data):
+            for role in to_blame(event.data["cause"], event.data["durations"]):
                 self.rollouts.setdefault(role, Counter())[event.data["cause"]] += 1
         elif event.kind == Kind.ERROR and event.data.get("role"):
             self.errors[event.data["role"]] += 1
@@ -97,7 +78,7 @@ def plugin_times(parts: Mapping[str, Any], phases: Mapping[str, float], hops: Ma
             else:
                 rows[role].shared_s += seconds
     for hop, seconds in hops.items():
-        for role in _HOPS.get(hop, ()):
+        for role in HOPS.get(hop, ()):
             rows[role].rollouts_s += seconds
     for role, row in rows.items():
         row.failed, row.errors = failures.rollouts.get(role, Counter()), failures.errors[role]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pluggy
 
-from ..contract import Boundary, Event, Group, PluginError, RunFacts, ValidationReport
+from ..contract import Boundary, Event, Group, Kind, PluginError, RunFacts, ValidationReport
 from ..contract.observers import PROJECT, ObserverHooks
 from .journal import Journal
 from .progress import Progress
@@ -26,13 +26,13 @@ _PASSED_ON = (KeyboardInterrupt, asyncio.CancelledError)
 
 
 class Observers:
-    """All observers of one run.
+    """All observers of one run, its ``journal`` among them.
 
     ``observers`` are those that plugins made, as (name, object). ``display`` ``progress`` shows the run, on stderr
     under ``json_output``. ``alarm(name, message)`` is called where an observer fails.
     """
 
-    def __init__(self, folder: Path, *, alarm: Callable[[str, str], None], logger: Any,
+    def __init__(self, folder: Path, journal: Journal, *, alarm: Callable[[str, str], None], logger: Any,
                  observers: Iterable[tuple[str, object]] = (), display: Literal["progress", "quiet"] = "quiet",
                  json_output: bool = False) -> None:
         self._alarm = alarm
@@ -40,6 +40,7 @@ class Observers:
         self._progress = Progress(json_output=json_output) if display == "progress" else None
         self._observers: dict[str, pluggy.PluginManager] = {}
         self._failed: list[tuple[str, str]] = []
+        self._over = False
         self._trajectories = TrajectoryWriter(folder)
         self._add("trajectories", self._trajectories)
         for name, observer in observers:
@@ -47,7 +48,7 @@ class Observers:
         self._add("report", ReportWriter(folder))
         if self._progress is not None:
             self._add("progress", self._progress)
-        self.journal = Journal(folder)
+        self.journal = journal
 
     def run_started(self, run: RunFacts) -> None:
         self._tell("run_started", alarms=False, run=run)
@@ -55,6 +56,7 @@ class Observers:
     def event(self, event: Event) -> None:
         """Record and show one event; raises only where it cannot be recorded."""
         self.journal.write(event)
+        self._over = event.kind == Kind.RUN_ENDED
         self._tell("event", event=event)
 
     def group_finished(self, group: Group) -> None:
@@ -65,11 +67,12 @@ class Observers:
 
     def sync(self) -> None:
         """Wait until everything recorded so far is on the disk: the rollouts, then the events."""
-        try:
-            self._trajectories.sync()
-        except OSError as error:
-            self._drop("trajectories", "sync", error)
-            self._report_failed()
+        if "trajectories" in self._observers:
+            try:
+                self._trajectories.sync()
+            except OSError as error:
+                self._drop("trajectories", "sync", error)
+                self._report_failed()
         self.journal.sync()
 
     def run_ended(self, summary: dict[str, Any]) -> None:
@@ -109,11 +112,12 @@ class Observers:
             self._report_failed()
 
     def _report_failed(self) -> None:
-        while self._failed:
+        """Nothing is recorded after the last event: who fails then is in the log alone."""
+        while self._failed and not self._over:
             self._alarm("observer_failed", "observer {} no longer watches: {}".format(*self._failed.pop(0)))
 
     def _drop(self, name: str, hook: str, error: BaseException) -> None:
         """Unregister at once, report when everybody else has been told."""
-        self._observers.pop(name, None)
+        del self._observers[name]
         self._logger.error("observer failed", observer=name, hook=hook, exc_info=error)
         self._failed.append((name, f"{hook} raised {type(error).__name__}: {error}"))

@@ -54,7 +54,7 @@ class ReportWriter:
         self._follow(event)
         if event.kind == Kind.PHASE and event.data["phase"] == Phase.SHUTDOWN:
             self._settled = settle(self._view)
-            page(self._view, self._folder, self._settled)
+            page(self._view, self._folder, self._settled)  # a first page costs more: pay that before the last event
 
     def _follow(self, event: Event) -> None:
         self._view.add(event)

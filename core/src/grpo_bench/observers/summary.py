@@ -85,7 +85,7 @@ class Tally:
         self._ended, self.steps, self.attempts = None, step, data["attempt"]
         self.forced += tuple(data["forced"])
         self._values = [item for item in self._values if step and item[0] <= step]
-        if self._met_at > step:
+        if not step or self._met_at > step:
             self.time_to_target_s = None
 
     def _validated(self, event: Event) -> None:

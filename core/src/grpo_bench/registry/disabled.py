@@ -29,10 +29,10 @@ def misfit(value: Any) -> tuple[tuple[Any, ...], str] | None:
     return None
 
 
-def disabled_plugins(registry: Path | None = None) -> dict[str, str]:
+def disabled_plugins() -> dict[str, str]:
     """What is switched off, as ``role:name``, each with the file that says so. Unreadable files say nothing."""
     found: dict[str, str] = {}
-    for file in (packaged_file(), user_file(), registry or Path(FILE_NAME)):
+    for file in (packaged_file(), user_file(), Path(FILE_NAME)):
         found.update(dict.fromkeys(_listed(file), str(file)))
     return found
 

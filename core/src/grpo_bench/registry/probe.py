@@ -99,9 +99,9 @@ def _listen(copy: int, reading: int, timeout_s: float, notice: Callable[[int], s
 
 def _end(copy: int) -> int:
     """Wait for the copy and kill what it left; its exit code, negative for a signal."""
-    status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    os.waitid(os.P_PID, copy, os.WEXITED | os.WNOWAIT)  # it keeps its number until it is reaped
     _kill(copy)
-    return status
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
 
 
 def _kill(copy: int) -> None:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grpo_bench.contract import Boundary, Cause, Role, RolloutShareExceeded, Trajectory
+from ..contract import Boundary, RolloutShareExceeded, Trajectory
+from ..contract.blame import to_blame
 
-_BLAMED = {Cause.SANDBOX_START: Role.ENVIRONMENT, Cause.ENVIRONMENT: Role.ENVIRONMENT, Cause.SCORE: Role.ENVIRONMENT,
-           Cause.AGENT: Role.AGENT, Cause.DEADLINE: Role.AGENT, Cause.GENERATOR: Role.GENERATOR}
-"""Whose part a failed hop is. A rollout's own deadline is the agent's: the hops beside it have theirs."""
 
 @dataclass(frozen=True, slots=True)
 class RewardSummary:
@@ -51,14 +49,14 @@ def check_failed_share(trajectories: Sequence[Trajectory], limit: float, step: i
     if summary.failed_share > limit:
         causes = ", ".join(f"{count} {cause}" for cause, count in sorted(summary.causes.items()))
         most = max(summary.causes, key=summary.causes.__getitem__, default=None)
-        failed = [(item.task_id, item.failure) for item in trajectories if item.failure and item.failure.cause == most]
-        task, failure = failed[0] if failed else (None, None)
-        role = _BLAMED.get(failure.cause) if failure else None
+        first = next((item for item in trajectories if item.failure and item.failure.cause == most), None)
+        failure = first.failure if first else None
+        roles = to_blame(failure.cause, first.durations) if first and failure else ()
         example = f"; such as: {failure.message}" if failure else ""
         raise RolloutShareExceeded(
             f"{summary.rollouts - summary.samples} of {summary.rollouts} rollouts ended without a sample, more than "
             f"the allowed share of {limit:g} (by cause: {causes or 'unknown'}){example}",
             hint="mend the cause, or raise limits.max_failed_share or limits.rollout_retries",
-            boundary=Boundary(role=role.value if role else None, task=task, step=step),
+            boundary=Boundary(role=roles[0].value if roles else None, task=first.task_id if first else None, step=step),
         )
     return summary
