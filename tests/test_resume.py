@@ -88,7 +88,8 @@ def test_killed_at_two_hundred_points_a_run_ends_as_if_it_had_not_been(work: Wor
     of_phase = {phase: [at for at, of in enumerate(plain["touched"], 1) if of == phase] for phase in plain["touched"]}
     points = [at for found in of_phase.values() for at in draw.sample(found, min(4, len(found)))]
     points += draw.sample(sorted({*range(1, len(plain["touched"]))} - {*points}), 140 - len(points))
-    cuts = work.all([*(("touch", at) for at in points), *(("cpu", draw.uniform(0.02, 0.9) * plain["cpu_s"]) for _ in range(60))])
+    moments = [draw.uniform(0.02, 0.9) * plain["cpu_s"] for _ in range(60)]
+    cuts = work.all([*(("touch", at) for at in points), *(("cpu", at) for at in moments)])
     assert all(cut["signals"][0] == KILL for cut in cuts[:140])
     assert sum(cut["signals"][0] == PROF for cut in cuts[140:]) > 30
     for cut in cuts:

@@ -69,7 +69,8 @@ def test_an_alarm_that_becomes_an_event_reaches_everybody_in_order(tmp_path: Pat
         observers.event(event(1, Kind.ALARM, name=name, message=message))
 
     bad = Failing(ValueError("x"))
-    observers = Observers(tmp_path, Journal(tmp_path), alarm=alarm, logger=LOG, observers=[("bad", bad), ("last", last)])
+    observers = Observers(tmp_path, Journal(tmp_path), alarm=alarm, logger=LOG,
+                          observers=[("bad", bad), ("last", last)])
     observers.event(event(0))
     observers.event(event(2))
     observers.close()
