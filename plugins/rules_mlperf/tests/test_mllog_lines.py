@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_the_story_of_a_run(make_laptop) -> None:
     assert [line.value for line in found if line.key == "eval_accuracy"] == [10 / 128, 40 / 128, 80 / 128]
     assert found[-1].metadata["status"] == "aborted"
     assert found[0].key == "cache_clear"
+
+
+def test_the_accuracy_is_the_metric_that_ends_the_run(make_laptop) -> None:
+    events = make_laptop().events
+    told = [replace(event, data={**event.data, "metric": "accuracy"}) if event.kind == Kind.RUN_STARTED else event
+            for event in events]
+    measured = [event.data["metrics"]["accuracy"] for event in events if event.kind == Kind.VALIDATION]
+    assert [line.value for line in parsed(told) if line.key == "eval_accuracy"] == measured
+    assert measured != [line.value for line in parsed(events) if line.key == "eval_accuracy"]
 
 
 def test_each_step_has_its_statistics(make_laptop) -> None:

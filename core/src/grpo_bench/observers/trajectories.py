@@ -62,12 +62,11 @@ class TrajectoryWriter:
         self._append(f"validation-{report.step:05d}.jsonl", rollouts)
 
     def _append(self, name: str, rollouts: Iterable[Trajectory]) -> None:
-        text = _lines(map(_to_json, rollouts))
         try:
             self._folder.mkdir(exist_ok=True)
             with (self._folder / name).open("a+b") as file:
                 _end_torn_line(file.fileno())
-                file.write(text.encode())
+                file.writelines(map(_line, map(_to_json, rollouts)))
             self._unsynced.add(name)
         except OSError as error:
             raise GrpoBenchError(f"cannot write {self._folder / name}: {error.strerror}",
@@ -82,7 +81,7 @@ class TrajectoryWriter:
             rollouts = [raw for raw in _read(file) if kind == "step" and raw["group_id"] in kept]
             if rollouts:
                 written = file.with_suffix(".writing")
-                written.write_text(_lines(rollouts))
+                written.write_bytes(b"".join(map(_line, rollouts)))
                 sync(written)
                 written.rename(file)
             else:
@@ -106,8 +105,8 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _lines(rollouts: Iterable[dict[str, Any]]) -> str:
-    return "".join(json.dumps(rollout, separators=(",", ":")) + "\n" for rollout in rollouts)
+def _line(rollout: dict[str, Any]) -> bytes:
+    return json.dumps(rollout, separators=(",", ":")).encode() + b"\n"
 
 
 def _to_json(rollout: Trajectory) -> dict[str, Any]:

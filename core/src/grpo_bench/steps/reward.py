@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..contract import Boundary, RolloutShareExceeded, Trajectory
-from ..contract.blame import to_blame
+from grpo_bench.contract import Boundary, RolloutShareExceeded, Trajectory
+from grpo_bench.contract.blame import to_blame
 
 
 @dataclass(frozen=True, slots=True)

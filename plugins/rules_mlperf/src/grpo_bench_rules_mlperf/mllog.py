@@ -47,6 +47,7 @@ class _Log:
     def __init__(self, started: Event) -> None:
         self.lines: list[Line] = []
         self._batch = started.data["prompts_per_step"] * started.data["generations_per_prompt"]
+        self._metric = started.data["metric"]
         self._block = False
         self._batches: dict[str, Any] = {}
         self._update: Mapping[str, Any] = {}
@@ -83,7 +84,7 @@ class _Log:
                 self._stats(event)
             case Kind.VALIDATION:
                 self._last = event
-                self._put(event, "eval_accuracy", _metric(event.data), step=event.step or 0)
+                self._put(event, "eval_accuracy", _metric(event.data, self._metric), step=event.step or 0)
                 self._put(event, "eval_stop", event_type=END, step=event.step or 0)
             case Kind.RUN_ENDED if (status := Status(event.data["status"])) in _ENDINGS:
                 self._end_block(self._last)
@@ -119,9 +120,10 @@ def _is_past_startup(event: Event) -> bool:
     return event.kind == Kind.PHASE and event.data["phase"] not in (Phase.STARTUP, Phase.SHUTDOWN)
 
 
-def _metric(data: Mapping[str, Any]) -> float:
-    """pass@k where k is above 1, as counted; else the mean reward."""
-    return data["passed"] / data["tasks"] if data["k"] > 1 else data["metrics"]["accuracy"]
+def _metric(data: Mapping[str, Any], name: str | None) -> float:
+    """The metric that ends the run, or pass@k where none does; pass@k is told as counted."""
+    name = name or ("pass_k" if data["k"] > 1 else "accuracy")
+    return data["passed"] / data["tasks"] if name == "pass_k" else data["metrics"][name]
 
 
 def _finite(number: float | None) -> float | None:
