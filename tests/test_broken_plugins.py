@@ -14,7 +14,6 @@ import grpo_bench.registry.loading as loading
 import grpo_bench.registry.probe as probe
 import pytest
 from grpo_bench.cli import main
-from stevedore.extension import ExtensionManager
 
 HEAD = "from grpo_bench.contract import Plugin, Role, Settings\n"
 HANGS = "import threading\nthreading.Event().wait()\n"
@@ -162,7 +161,6 @@ def test_a_slow_import_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                                   capsys: pytest.CaptureFixture[str]) -> None:
     install(tmp_path, "odd", "odd_slow", HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
     monkeypatch.setattr(probe, "NOTICE_S", 0.2)
     monkeypatch.setattr(loading, "IMPORT_S", 0.5)
     assert main(["plugins", "show", "odd"]) == 2
@@ -199,3 +197,24 @@ def test_disabled_is_a_list_of_plugins(tmp_path: Path, monkeypatch: pytest.Monke
     said = capsys.readouterr().err
     assert message in said and "registry.toml:2]" in said
     assert main(["plugins", "list"]) == 0
+
+
+@pytest.mark.parametrize("text", [
+    b"[console_scripts]\nfoo\n", b"[grpo_bench.environment]\nfoo\n", b"[grpo_bench.environment]\n\xff = a:b\n"])
+def test_metadata_that_cannot_be_read_keeps_nothing_from_working(tmp_path: Path, text: bytes) -> None:
+    site = tmp_path / "site"
+    info = site / "junk-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: junk\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_bytes(text)
+    outcomes = commands(site, ["plugins", "list"], ["plugins", "check"], ["profiles", "list"],
+                        ["plan", "--profile", "mock"])
+    assert [(code, error) for code, _, error in outcomes] == [(0, "")] * 4
+
+
+def test_what_an_import_prints_is_not_in_the_way(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, "loud", "odd_loud", "print('hello')\n" + descriptor("loud"))
+    ((code, out, error),) = commands(site, ["plugins", "show", "loud", "--json"])
+    assert (code, error) == (0, "hello\n")
+    assert json.loads(out)[0]["name"] == "loud"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -128,3 +129,12 @@ def test_a_full_stdout_is_one_line_and_a_failure(tmp_path):
         done = subprocess.run([sys.executable, "-m", "grpo_bench", "plugins", "list"], stdout=full,
                               stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "grpo-bench: cannot write to stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_changes_nothing(tmp_path, closed):
+    line = shlex.join(command(tmp_path / "runs", "grpo.max_steps=2", "validation.metric=off", "validation.target=off"))
+    done = run(tmp_path, "sh", "-c", f"exec {line} {closed}")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert list(read_events(folder))[-1].data["status"] == "completed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -190,6 +191,40 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(cut: Path, e
     (newest / "state.json").write_text('{"step": 2}')
     assert "step-00002/state.json is damaged" in refused(cut, capsys)
     shutil.rmtree(newest)
+    resume(cut)
+    assert timeless(events(cut)) == timeless(events(ended))
+
+
+@pytest.mark.parametrize("change", [{"step": 1}, {"step": "2"}, {"seq": -7}, {"seq": None}, {"seq": True}])
+def test_a_state_that_cannot_be_is_named(cut: Path, capsys: pytest.CaptureFixture[str], change: Any) -> None:
+    changed(cut / "checkpoints" / "step-00002" / "state.json", lambda state: state.update(change))
+    assert "step-00002/state.json is damaged" in refused(cut, capsys)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "provenance.json"])
+def test_a_pipe_where_a_file_belongs_is_named(cut: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (cut / name).unlink()
+    os.mkfifo(cut / name)
+    assert f"{name} is no file" in refused(cut, capsys)
+
+
+def test_a_pipe_where_the_log_belongs_is_not_waited_for(cut: Path) -> None:
+    (cut / "engine.log").unlink()
+    os.mkfifo(cut / "engine.log")
+    with pytest.raises(RunFolderError, match=r"cannot open .*engine\.log"):
+        resume(cut)
+
+
+def test_checkpoints_without_a_journal_are_no_run_to_begin(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cut / "events.jsonl").write_text("")
+    assert "has checkpoints, but its events.jsonl is empty or gone" in refused(cut, capsys)
+
+
+def test_where_software_cannot_be_recorded_nothing_is(cut: Path, ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cut / "provenance-2.json").mkdir()
+    assert main(["resume", str(cut)]) == 2
+    assert "cannot write" in (said := capsys.readouterr().err) and "provenance-2.json" in said
+    (cut / "provenance-2.json").rmdir()
     resume(cut)
     assert timeless(events(cut)) == timeless(events(ended))
 

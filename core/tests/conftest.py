@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from stevedore import ExtensionManager, _cache
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _numbers = itertools.count()
@@ -152,10 +151,8 @@ class Workshop:
         return module
 
     def forget(self) -> None:
-        """Make importlib and stevedore look again; in a real process nothing is installed half way."""
+        """Make importlib look again; in a real process nothing is installed half way."""
         importlib.invalidate_caches()
-        ExtensionManager.ENTRY_POINT_CACHE.clear()
-        _cache._c = _cache.Cache(str(self.folder / "cache"))
 
     def write(self, text: str, file: str = "registry.toml") -> Path:
         path = self.folder / file
@@ -185,10 +182,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
     made.site.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(_cache, "_c", _cache._c)
     monkeypatch.syspath_prepend(str(made.site))
     yield made
-    ExtensionManager.ENTRY_POINT_CACHE.clear()
     for module in made.modules:
         sys.modules.pop(module, None)
 

@@ -12,6 +12,7 @@ import sys
 def script() -> None:
     """Run the command that the arguments name and end the process with its exit code."""
     try:
+        _open_streams()
         from .cli import main
         code = main()
     except KeyboardInterrupt:
@@ -23,6 +24,17 @@ def script() -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     _leave(code)
+
+
+def _open_streams() -> None:
+    """A standard stream that the caller closed leads nowhere; its number must not become some other file's."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(opened, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _leave(code: int) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from grpo_bench.cli import main
+from grpo_bench.cli.plan import validated_when
+from grpo_bench.contract import ValidationSettings
+from grpo_bench.steps import should_validate
 
 
 def everything(folder: Path) -> set[str]:
@@ -24,7 +29,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plugins", "list"],
                                        ["plugins", "list", "--json"]])
 def test_quick_verbs_import_nothing_heavy(arguments: list[str]) -> None:
-    heavy = ("pydantic", "numpy", "torch", "rich", "stevedore", "aiohttp", "grpo_bench.contract", "grpo_bench_mock",
+    heavy = ("pydantic", "numpy", "torch", "rich", "aiohttp", "grpo_bench.contract", "grpo_bench_mock",
              "grpo_bench_trainer_torch")
     code = (f"import sys; from grpo_bench.cli import main\ntry: main({arguments!r})\nexcept SystemExit: pass\n"
             f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)")
@@ -51,6 +56,50 @@ def test_plan_as_text_names_parts_target_and_why_it_is_unscored(bench, capsys: p
     for part in ("test-parts 1.0", "2 x 1 threads", "isolation none", "2 prompts x 4 rollouts", "by shared",
                  "77 tokens", "none: all steps run", "FAIL steps: at least 5 steps", "scored: no", "seed"):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_plan_keeps_to_the_terminal(bench, width: int, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["plan", "--profile", "base"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert [line for line in lines if len(line) > width and " " in line.strip()] == []
+    trainer = lines.index(next(line for line in lines if line.startswith("trainer ")))
+    assert lines[trainer].split(None, 1) == ["trainer", "steady, test-parts 1.0, 2 x 1 threads"]
+    assert lines[trainer + 1].startswith(" " * 13)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"period": 5}, "after steps 5, 10, 15, ..."),
+    ({"period": 5, "start_at": 6, "at_start": True}, "before the first step and after steps 10, 15, 20"),
+    ({}, "after every step"), ({"start_at": 2}, "after steps 2, 3, 4, ..."),
+    ({"period": 12, "at_end": True}, "after step 12 and after the last one, 20"),
+    ({"period": 10, "at_end": True}, "after steps 10, 20"), ({"period": 40}, "never"),
+    ({"period": 40, "at_start": True}, "before the first step"),
+])
+def test_when_the_policy_is_validated(settings: dict[str, Any], words: str) -> None:
+    made = ValidationSettings(**settings)
+    assert validated_when(made, 20) == words
+    due = [step for step in range(21) if should_validate(made, step, 20)]
+    assert ("before" in words) == (0 in due) and {int(found) for found in re.findall(r"\d+", words)} <= set(due)
+
+
+def test_plan_says_the_target_in_the_fields_words(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    goal = ["--set", "validation.metric=pass_k", "--set", "validation.target=0.69", "--set", "validation.k=4"]
+    assert main(["plan", "--profile", "base", *goal]) == 0
+    assert "target       pass@4 >= 0.69\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "resume", "report", "compare", "check", "profiles list",
+                                  "profiles show", "plugins list", "plugins show", "plugins check"])
+def test_help_is_plain_and_says_what_json_gives(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--help"])
+    text = capsys.readouterr().out
+    assert "``" not in text
+    assert re.search(r"--json +\w+", text)
 
 
 def test_plan_as_json_is_one_object(bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,8 +135,13 @@ def test_plugins_show(bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert "sends: safetensors, shared" in text
     assert "learning_rate" in text
     assert "Step size." in text
+    assert "    learning_rate = 0.001\n      number above 0\n      Step size.\n" in text
+    assert '    bound = 1.0\n      number above 0 or "off"\n' in text
+    assert '    mode = not set\n      "on" | "off"' in text
     assert main(["plugins", "show", "steady", "--json"]) == 0
-    roles = [item["role"] for item in json.loads(capsys.readouterr().out)]
+    found = json.loads(capsys.readouterr().out)
+    roles = [item["role"] for item in found]
+    assert [item["role"] for item in found if "computes" in item["capabilities"]] == ["trainer", "generator"]
     assert roles == ["trainer", "generator", "environment", "agent", "hardware"]
     assert main(["plugins", "show", "stedy"]) == 2
     assert "did you mean 'steady'?" in capsys.readouterr().err

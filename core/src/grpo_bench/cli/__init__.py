@@ -17,6 +17,9 @@ from .options import Parser
 
 __all__ = ["main"]
 
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for them it reads every package's entry points,
+# and one that cannot be read would end each command
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""

@@ -104,10 +104,17 @@ class CheckpointStore:
             state = from_jsonable(json.loads((folder / _STATE).read_text()))
             if missing := _KEYS - state.keys():
                 raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+            if folder.name != name_of(state["step"]) or type(state["seq"]) is not int or state["seq"] < 1:
+                raise ValueError(f"step {state['step']!r}, seq {state['seq']!r} cannot be")
+        except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(f"{folder / _STATE} is damaged: {error}",
                                  hint="remove this checkpoint folder to resume from the one before") from error
         return state
+
+
+def name_of(step: int) -> str:
+    """What the checkpoint of a step is called."""
+    return f"step-{step:05d}"
 
 
 def size_of(folder: Path) -> int:

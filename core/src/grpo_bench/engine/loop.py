@@ -29,7 +29,7 @@ from ..steps import (
 )
 from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
-from .checkpoints import CheckpointStore, Restored, size_of
+from .checkpoints import CheckpointStore, Restored, name_of, size_of
 from .recorder import Recorder
 from .rollouts import RolloutPool
 from .seeds import branch
@@ -282,7 +282,7 @@ class Loop:
         if not period or step % period:
             return
         self._recorder.enter(Phase.CHECKPOINT)
-        await self._save(f"step-{step:05d}", "full", self._state)
+        await self._save(name_of(step), "full", self._state)
         self._store.prune()
 
     def _state(self) -> dict[str, Any]:

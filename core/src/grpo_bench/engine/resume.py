@@ -19,6 +19,7 @@ from ..registry import Plan, make_plan, recorded
 from .checkpoints import CheckpointStore, Restored
 
 PROFILE = "profile.json"
+CHECKPOINTS = "checkpoints"
 _FINISHED = (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED)
 _COMPARED = ("python", "distributions", "libraries", "policy", "tasks")
 """What of the provenance has to be equal."""
@@ -50,8 +51,11 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
     finished, or would not be the same run any more; with ``force`` differences are noted instead."""
     if not (folder / PROFILE).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {PROFILE}")
-    history = tuple(read_run(folder)) if (folder / JOURNAL).exists() else ()
+    history = tuple(read_run(folder)) if _is_there(folder / JOURNAL) else ()
     if not history:
+        if (folder / CHECKPOINTS).exists():
+            raise RunFolderError(f"{folder} has checkpoints, but its {JOURNAL} is empty or gone",
+                                 hint="restore the journal from a copy")
         return make_plan(recorded(folder / PROFILE, _read(folder / provenance_file(1)).get("profile", ""))), None
     if not history[0].data.keys() >= {"settings", "placements"}:
         raise RunFolderError(f"{folder / JOURNAL}, line 1: it does not say what the run is made of",
@@ -66,7 +70,7 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
         shown = "".join(f"\n    {line}" for line in (*differences[:_SHOWN], *more))
         raise RunFolderError(f"{folder} would not be the same run any more:{shown}",
                              hint="restore what it ran with, or give --force, which the journal will say")
-    restored = CheckpointStore(folder / "checkpoints", plan.profile.checkpoint.keep).latest(history)
+    restored = CheckpointStore(folder / CHECKPOINTS, plan.profile.checkpoint.keep).latest(history)
     return plan, Resumption(attempt, history, restored, differences)
 
 
@@ -101,9 +105,16 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def _is_there(file: Path) -> bool:
+    """Whether there is a file to read; RunFolderError for a pipe or a device, which could be read for ever."""
+    if file.exists() and not file.is_file():
+        raise RunFolderError(f"{file} is no file", hint="restore it from a copy")
+    return file.exists()
+
+
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text()) if _is_there(file) else None
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}", hint="restore it from a copy") from error
     if not isinstance(found, dict):

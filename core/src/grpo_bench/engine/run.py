@@ -37,7 +37,7 @@ from .checkpoints import CheckpointStore
 from .clock import VirtualClock, disagreements, run_real
 from .loop import Loop
 from .recorder import Recorder
-from .resume import PROFILE, Resumption, provenance_file
+from .resume import CHECKPOINTS, PROFILE, Resumption, provenance_file
 from .rollouts import first_error
 from .stopping import Stops
 from .watchdog import turning, watch
@@ -67,7 +67,7 @@ def go_on(plan: Plan, folder: Path, resumption: Resumption | None, *, progress: 
     """Run ``plan`` in the folder of an interrupted run; returns the process's exit code."""
     def place() -> Path:
         if resumption is None:
-            _keep(folder / provenance_file(1), _software(plan))
+            _record_software(folder, 1, plan)
         return folder
 
     return _until_over(plan, place, resumption, progress, json_output)
@@ -140,12 +140,14 @@ class _Conductor:
             self._log.close()
             raise
         try:
+            if resumption is not None:
+                _record_software(folder, resumption.attempt, plan)
             self._observers = Observers(
                 folder, journal, observers=[(part.name, self._observer(part)) for part in plan.observers],
                 display=display, json_output=json_output, logger=self._logger,
                 alarm=lambda name, message: self._recorder.alarm(name, message))
         except GrpoBenchError as error:
-            self._logger.error("the observers cannot be made", exc_info=error)
+            self._logger.error("the attempt cannot begin", exc_info=error)
             journal.close()
             self._log.close()
             raise
@@ -235,7 +237,6 @@ class _Conductor:
         if resumption is None:
             self._recorder.emit(Kind.RUN_STARTED, at_s=0.0, **facts)
         else:
-            _keep(self._folder / provenance_file(resumption.attempt), _software(plan))
             data: dict[str, Any] = {"from_step": resumption.from_step, "from_seq": resumption.from_seq,
                                     "attempt": resumption.attempt, "forced": list(resumption.forced)}
             if resumption.forced:
@@ -252,7 +253,7 @@ class _Conductor:
             watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
                                                self._waiting, self._logger), name="watchdog")
             await self._parts.start()
-            store = CheckpointStore(self._folder / "checkpoints", self._plan.profile.checkpoint.keep)
+            store = CheckpointStore(self._folder / CHECKPOINTS, self._plan.profile.checkpoint.keep)
             self._loop = Loop(self._parts, self._recorder, self._observers, store, self._clock, self._run,
                               self._transport.path)
             status = await self._loop.run(self._resumption.restored if self._resumption else None)
@@ -307,15 +308,20 @@ class _Conductor:
         return Outcome(status, summary, self._folder, error)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe without a reader is refused instead of waited for."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+
 class _Log:
     """The engine's log. Lines that the disk refuses are lost: that is no reason to end a run."""
 
     def __init__(self, path: Path) -> None:
         try:
-            self._stream = path.open("a", buffering=1)
+            self._stream = open(path, "a", buffering=1, opener=_without_waiting)  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise RunFolderError(f"cannot open {path}: {error.strerror}",
-                                 hint="the run folder must exist and be writable") from error
+                                 hint="the run folder must be writable") from error
 
     def write(self, text: str) -> None:
         with suppress(OSError):
@@ -341,6 +347,15 @@ def _facts(plan: Plan, run: str, clock: Any) -> dict[str, Any]:
         "generations_per_prompt": profile.grpo.generations_per_prompt, "scored": not unscored, "unscored": unscored,
         "settings": plan.resolved, **{key: described[key] for key in ("parts", "observers", "placements", "tasks")},
     }
+
+
+def _record_software(folder: Path, attempt: int, plan: Plan) -> None:
+    """Before an attempt records anything of itself; RunFolderError where that cannot be."""
+    file = folder / provenance_file(attempt)
+    try:
+        _keep(file, _software(plan))
+    except OSError as error:
+        raise RunFolderError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
 
 
 def _software(plan: Plan) -> dict[str, Any]:

@@ -38,14 +38,15 @@ def installed_plugins() -> tuple[Installed, ...]:
     found: list[Installed] = []
     seen: set[str] = set()
     for distribution in distributions():
-        points = [point for point in distribution.entry_points if point.group in groups]
-        if not points or distribution.metadata["Name"] in seen:
-            continue
-        name = distribution.metadata["Name"]
-        summary = next(iter(distribution.metadata.get_all("Summary", [])), "")
-        seen.add(name)
-        found += [Installed(groups[point.group], point.name, name, distribution.version, summary, point.value)
-                  for point in points]
+        try:
+            brought = [Installed(groups[point.group], point.name, distribution.metadata["Name"], distribution.version,
+                                 next(iter(distribution.metadata.get_all("Summary", [])), ""), point.value)
+                       for point in distribution.entry_points if point.group in groups]
+        except (TypeError, ValueError, AttributeError, OSError):
+            continue  # metadata that cannot be read: whatever it is, it is no plugin
+        if brought and brought[0].distribution not in seen:
+            seen.add(brought[0].distribution)
+            found += brought
     return tuple(sorted(found, key=lambda item: (ROLES.index(item.role), item.name, item.distribution)))
 
 

@@ -1,21 +1,22 @@
 """Loading the one plugin that a profile names for a role.
 
-stevedore imports the entry point; whatever goes wrong in there, exits included, becomes one error that names the
-plugin and its distribution. Only the chosen plugin is imported, so a broken neighbour does no harm. The first import of
+Whatever goes wrong while its entry point is imported, exits included, becomes one error that names the plugin and its
+distribution. Only the chosen plugin is imported, and nobody else's metadata is read for it, so a broken neighbour does no
+harm. What an import prints goes to stderr, since stdout may belong to ``--json``. The first import of
 a module is tried in a copy of this process, which may hang or crash where this one must not: a descriptor is light, so
 that costs a few milliseconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any
 
-from packaging.requirements import Requirement
-from stevedore.driver import DriverManager
+from packaging.requirements import InvalidRequirement, Requirement
 
 from ..contract import API_VERSION, Boundary, PlanError, Plugin, Role
 from .disabled import KEY as DISABLED
@@ -30,7 +31,7 @@ IMPORT_S = 60.0
 
 _fates: dict[str, str] = {}
 """What became of the modules that were tried: nothing, or what would have become of this process."""
-_MACHINERY = ("<frozen importlib", "/importlib/", "/stevedore/", __file__)
+_MACHINERY = ("<frozen importlib", "/importlib/", __file__)
 """Frames that say nothing about why a plugin's import failed."""
 
 
@@ -84,6 +85,9 @@ def checked(entry: Installed, descriptor: Any) -> Plugin:
         raise PlanError(f"{entry.distribution} registers {entry.value} as {entry.role} {entry.name!r}, but its "
                         f"descriptor says {descriptor.role} {descriptor.name!r}", boundary=boundary,
                         hint="an error of that package")
+    if not descriptor.factory and descriptor.role != Role.AGENT:
+        raise PlanError(f"the descriptor of {entry.role} {entry.name!r} of {entry.distribution} names no factory",
+                        boundary=boundary, hint="an error of that package")
     return descriptor
 
 
@@ -102,7 +106,11 @@ def check_requirements(descriptor: Plugin) -> None:
     supported = [f"{name}{versions}" for name, versions in descriptor.supports.items()]
     boundary = Boundary(plugin=descriptor.name, role=descriptor.role.value)
     for text in (*descriptor.requires, *supported):
-        requirement = Requirement(text)
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            raise PlanError(f"the descriptor of {descriptor.role.value} {descriptor.name!r} asks for {text!r}, which is "
+                            "no requirement", boundary=boundary, hint="an error of that package") from error
         found = _version(requirement.name)
         if found is None and text in descriptor.requires:
             raise PlanError(f"{descriptor.role.value} {descriptor.name!r} needs {text}, which is not installed",
@@ -132,12 +140,10 @@ def _find(role: Role, name: str, plugins: Sequence[Installed]) -> Installed:
 
 def imported(entry: Installed) -> Any:
     """What the entry point names, imported here; PlanError where that raises or exits."""
-    def fail(_manager: Any, _entry_point: Any, error: BaseException) -> None:
-        raise error
-
+    point = EntryPoint(entry.name, entry.value, Role(entry.role).entry_point_group)
     try:
-        return DriverManager(namespace=Role(entry.role).entry_point_group, name=entry.name,
-                             on_load_failure_callback=fail).driver
+        with contextlib.redirect_stdout(sys.stderr):
+            return point.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
