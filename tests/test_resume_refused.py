@@ -220,7 +220,8 @@ def test_checkpoints_without_a_journal_are_no_run_to_begin(cut: Path, capsys: py
     assert "has checkpoints, but its events.jsonl is empty or gone" in refused(cut, capsys)
 
 
-def test_where_software_cannot_be_recorded_nothing_is(cut: Path, ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_software_cannot_be_recorded_nothing_is(cut: Path, ended: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
     (cut / "provenance-2.json").mkdir()
     assert main(["resume", str(cut)]) == 2
     assert "cannot write" in (said := capsys.readouterr().err) and "provenance-2.json" in said

@@ -26,6 +26,13 @@ class Rules:
         steps = sum(event.kind == "step" for event in events)
         return [Finding("steps", steps >= self.least, f"{steps} of {self.least}")]
 
+class Counting:
+    def __init__(self, context):
+        self.wanted = context.shared["grpo"].max_steps
+    def check_run(self, folder, events):
+        steps = sum(event.kind == "step" for event in events)
+        return [Finding("steps", steps == self.wanted, f"{steps} of {self.wanted}")]
+
 class Witness:
     def __init__(self, context):
         self.folder = context.run_folder
@@ -51,12 +58,13 @@ def of(role, name, kind):
     return Plugin(name=name, role=role, summary="of a test", config=Config, factory=f"{__name__}:{kind}")
 
 rules = of(Role.RULESET, "rules", "Rules")
+counting = of(Role.RULESET, "counting", "Counting")
 angry = of(Role.RULESET, "angry", "Angry")
 witness = of(Role.OBSERVER, "witness", "Witness")
 mute = of(Role.OBSERVER, "mute", "Mute")
 broken = of(Role.OBSERVER, "broken", "Broken")
 '''
-POINTS = {"ruleset": {"rules": "rules", "angry": "angry"},
+POINTS = {"ruleset": {"rules": "rules", "counting": "counting", "angry": "angry"},
           "observer": {"witness": "witness", "mute": "mute", "broken": "broken"}}
 SETTINGS = {"policy": {"checkpoint": "nowhere", "max_context": 64}, "seed": 1, "deterministic": False, "ruleset": None,
             "observers": []}
@@ -149,6 +157,13 @@ def test_the_runs_own_plugins_are_asked(workshop, capsys: pytest.CaptureFixture[
     assert code == (1 if found else 0)
     assert len(refusals(verdict)) == len(found)
     assert all(said.startswith(wanted) for said, wanted in zip(refusals(verdict), found, strict=True))
+
+
+def test_a_ruleset_gets_the_runs_grpo_section(workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop.distribution("judges", POINTS, JUDGES)
+    grpo = {"prompts_per_step": 1, "generations_per_prompt": 2, "max_steps": 3}
+    run = record(workshop.folder / "run", settings={**SETTINGS, "ruleset": {"use": "counting"}, "grpo": grpo})
+    assert refusals(check(run, capsys)[1]) == ["ruleset counting: steps: 1 of 3"]
 
 
 def test_a_witness_that_disagrees(workshop, capsys: pytest.CaptureFixture[str]) -> None:

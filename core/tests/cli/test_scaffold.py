@@ -142,10 +142,17 @@ def test_what_is_there_is_left_alone(tmp_path: Path, kind: str, capsys: pytest.C
     assert f"{place} exists already" in refused(tmp_path, "agent", "fresh", capsys)
 
 
-def test_a_place_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "no"
-    assert main(["plugins", "new", "agent", "fresh", "--dir", str(place)]) == 2
-    assert capsys.readouterr().err == f"grpo-bench: cannot write {place / 'fresh'}: No such file or directory\n"
+def test_a_place_that_is_not_there_is_made(tmp_path: Path) -> None:
+    place = tmp_path / "not" / "there"
+    assert main(["plugins", "new", "agent", "fresh", "--dir", str(place)]) == 0
+    assert (place / "fresh" / "pyproject.toml").is_file()
+
+
+def test_a_place_that_cannot_be_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    assert main(["plugins", "new", "agent", "fresh", "--dir", str(place / "in")]) == 2
+    assert capsys.readouterr().err == f"grpo-bench: cannot write {place / 'in' / 'fresh'}: Not a directory\n"
 
 
 def test_nothing_is_left_of_what_could_not_be_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from grpo_bench.cli import main
 from grpo_bench.contract import Kind, Phase, Status
+from grpo_bench.observers import Journal
 from grpo_bench.observers.compare import Comparison
 
 from .conftest import History
@@ -83,6 +84,25 @@ def test_what_cannot_be_compared_is_said_first(tmp_path: Path, changed: dict[str
     data, text = compared(a_run(tmp_path / "a"), a_run(tmp_path / "b", **changed))
     assert data["warnings"] == [warning]
     assert text.index(f"warning: {warning}") < text.index("Wall clock")
+
+
+def test_a_run_that_goes_on_is_not_called_interrupted(tmp_path: Path, met: Any) -> None:
+    met.events = met.events[:-2]
+    (tmp_path / "b").mkdir()
+    journal = Journal(tmp_path / "b")
+    for event in met.events:
+        journal.write(event)
+    try:
+        data, text = compared(a_run(tmp_path / "a"), tmp_path / "b")
+    finally:
+        journal.close()
+    assert data["warnings"][0] == "B is still going on: 2 steps so far"
+    assert "interrupted" not in text
+
+
+def test_attempts_are_told_since_each_starts_up(tmp_path: Path, resumed: Any) -> None:
+    data, _ = compared(a_run(tmp_path / "a"), resumed.save(tmp_path / "b"))
+    assert "B took 3 attempts: each has a start-up of its own, and what was taken back counts, too" in data["warnings"]
 
 
 def test_a_forced_resumption_brings_its_own_settings(tmp_path: Path, resumed: Any) -> None:

@@ -67,5 +67,16 @@ def test_hops_add_up_and_name_the_stragglers(history: Any) -> None:
     assert [(name, hop.total, hop.longest) for name, hop in hops.in_order()] == [
         ("generate", 20.0, 1.0), ("environment", 190.0, 19.0)]
     longest = hops.stragglers()
-    assert [straggler.rollout_id for straggler in longest] == [f"t1.{index}" for index in range(19, 11, -1)]
+    assert [straggler.rollout_id for straggler in longest] == [f"t1.{index}" for index in range(19, 14, -1)]
     assert (longest[0].hop, longest[0].hop_seconds, longest[0].seconds) == ("environment", 19.0, 20.0)
+
+
+def test_a_long_validation_does_not_hide_the_stragglers_of_training(history: Any) -> None:
+    for index in range(6):
+        history.rollout(f"t1.{index}", durations={"generate": 1.0 + index})
+        history.rollout(f"v1.{index}", purpose="validation", durations={"generate": 100.0 + index})
+    hops = HopLedger()
+    for event in history.events:
+        hops.add(event)
+    assert [straggler.rollout_id for straggler in hops.stragglers()] == [
+        "v1.5", "v1.4", "v1.3", "t1.5", "t1.4", "t1.3", "t1.2", "t1.1"]

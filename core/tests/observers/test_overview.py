@@ -43,7 +43,7 @@ def test_the_report_prints_both_ledgers(tmp_path: Path, met: Any, monkeypatch: p
         "  validation  3.00 s  26.8%  1.00 s  generator + agent + environment",
         "  journal     0.20 s   1.8%  0.10 s  core",
         "  shutdown    0.40 s   3.6%       –  all parts",
-        "  sum         11.2 s   100%",
+        "  sum         11.2 s   100%  4.40 s",
         "",
         "Inside rollouts, which overlap",
         "  hop               all  share    mean  longest  whose work",
@@ -54,8 +54,10 @@ def test_the_report_prints_both_ledgers(tmp_path: Path, met: Any, monkeypatch: p
         "  score          1.60 s   5.8%   50 ms    50 ms  environment",
         "",
         "The longest rollouts",
-        "  rollout  task  step  end          time  most of it",
-        *(f"  v0.{index}     t-1      0  completed  0.86 s  generate 0.50 s" for index in range(8)),
+        "  rollout  task  step          end          time  most of it",
+        *(f"  v0.{index}     t-1   validation 0  completed  0.86 s  generate 0.50 s" for index in range(3)),
+        *(f"  t1.{index}     t-1   train 1       completed  0.86 s  generate 0.50 s" for index in range(4)),
+        "  t2.0     t-1   train 2       completed  0.86 s  generate 0.50 s",
         "",
         "Validations",
         "  step  pass@2    error  tasks passed    took      at",
@@ -122,12 +124,21 @@ def test_a_resumed_run_says_what_was_taken_back_and_forced(tmp_path: Path, resum
     assert overview.record["scored"] is False
     text = "\n".join(overview.lines(80))
     for words in ("not scored: forced to go on although trainer.learning_rate: was 0.001, is 0.002",
-                  "attempt 2 was forced: trainer.learning_rate", "s  4.65 s      1        13"):
+                  "attempt 2 was forced: trainer.learning_rate", " s  4.65 s, 1 step, 13 rollouts"):
         assert words in text, words
     overview.write()
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Attempts</h2>" in page
     assert "4.65 s, 1 step, 13 rollouts" in page
+
+
+def test_the_page_and_the_text_give_a_step_the_same_length(tmp_path: Path, resumed: Any) -> None:
+    overview = Overview(resumed.save(tmp_path))
+    overview.write()
+    total = next(line for line in overview.lines(80) if line.startswith("  sum ")).split("%")[1].strip()
+    assert total
+    assert f'<td class="n">{total}</td><td class="work beside"></td></tr></tfoot>' in (
+        tmp_path / "report.html").read_text()
 
 
 def test_steps_validations_and_rollouts_are_those_of_the_canonical_history(resumed: Any) -> None:

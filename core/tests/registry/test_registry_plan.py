@@ -43,6 +43,43 @@ def test_every_value_is_explained_defaults_of_plugins_included(bench) -> None:
     assert explained["limits.queue_s"].value == 600.0
 
 
+ASKED = """
+from grpo_bench.contract import Capabilities, Finding, Placement, Plugin, Role, Settings, Task
+
+class Config(Settings):
+    pass
+
+class Asked:
+    def __init__(self, context):
+        self.found = f"{sorted(context.shared)} {context.fabric} {context.clock}"
+        self.shared = context.shared
+    def describe(self):
+        return {"context": self.found}
+    def place(self, needs):
+        return {role: Placement() for role in needs}
+    def check(self, profile):
+        return [Finding("context", True, f"{self.found} {self.shared['grpo'].max_steps}")]
+    def tasks(self, split):
+        about = f"{self.found} {self.shared['limits'].queue_s}"
+        return [Task(split, split, {"statement": about}, {}, "0")]
+
+def of(role, **offered):
+    return Plugin("asked", role, "asked", Config, f"{__name__}:Asked", capabilities=Capabilities(**offered))
+
+hardware, ruleset = of(Role.HARDWARE), of(Role.RULESET)
+environment = of(Role.ENVIRONMENT, splits=frozenset({"train", "validation"}), prompt=frozenset({"path"}),
+                 sandbox=frozenset({"exec"}))
+"""
+
+
+def test_who_only_answers_questions_gets_its_sections_and_nothing_that_runs(bench) -> None:
+    bench.distribution("test-asked", {role: {"asked": role} for role in ("hardware", "ruleset", "environment")}, ASKED)
+    plan = plan_with("hardware.use=asked", "ruleset.use=asked", "environment.use=asked")
+    assert plan.hardware == {"context": "[] None None"}
+    assert plan.findings == (Finding("context", True, "['grpo'] None None 10"),)
+    assert plan.tasks["train"][0].prompt["statement"] == "['limits'] None None 600.0"
+
+
 def test_workers_asked_for_reach_the_hardware(bench) -> None:
     plan = plan_with("trainer.workers=3", "rollout.workers=5")
     assert workers(plan) == {"trainer": 3, "generator": 2, "rollout": 5}
@@ -164,6 +201,8 @@ HEAD = "from grpo_bench.contract import Plugin, Role, Settings\n"
     (HEAD + "plugin = Plugin('bad', Role.TRAINER, '', Settings, 'a:b', api=99)", "is written for plugin API 99"),
     (HEAD + "plugin = Plugin('bad', Role.AGENT, '', Settings, 'a:b')",
      "as trainer 'bad', but its descriptor says agent 'bad'"),
+    (HEAD + "plugin = Plugin('bad', Role.TRAINER, '', Settings)",
+     "the descriptor of trainer 'bad' of test-bad names no factory"),
     (HEAD + "plugin = Plugin('bad', Role.TRAINER, '', Settings, 'a:b', requires=('no-such-thing>=2',))",
      "needs no-such-thing>=2, which is not installed"),
     (HEAD + "plugin = Plugin('bad', Role.TRAINER, '', Settings, 'a:b', supports={'numpy': '<1'})",

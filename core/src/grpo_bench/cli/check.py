@@ -124,18 +124,19 @@ def _answer(role: Role, section: Mapping[str, Any], settings: Mapping[str, Any],
     import pluggy
     import structlog
 
-    from ..contract import Placement, PluginContext, PolicyFacts, Role, load_object
+    from ..contract import GrpoSettings, Placement, PluginContext, PolicyFacts, Role, load_object
     from ..contract.observers import PROJECT, ObserverHooks
     from ..registry import load_plugin
     descriptor, _ = load_plugin(role, section["use"])
     own = {key: value for key, value in section.items() if key != "use"}
-    policy = settings["policy"]
+    policy, grpo = settings["policy"], settings.get("grpo") if role == Role.RULESET else None
     nothing: Any = None
     made = load_object(descriptor.factory)(PluginContext(
         config=descriptor.config.model_validate_json(json.dumps(own)), fabric=nothing, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(Path(policy["checkpoint"]), policy["max_context"], 0),
         seed=settings["seed"], deterministic=settings["deterministic"], clock=nothing,
-        logger=structlog.get_logger(role=role.value)))
+        logger=structlog.get_logger(role=role.value),
+        shared={} if grpo is None else {"grpo": GrpoSettings.model_validate_json(json.dumps(grpo))}))
     if role == Role.RULESET:
         return list(made.check_run(folder, events))
     manager = pluggy.PluginManager(PROJECT)

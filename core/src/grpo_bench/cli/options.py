@@ -18,10 +18,12 @@ MAX_SEED = 2**32 - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong arguments are one message and exit code 2, not a page of usage; abbreviations are refused."""
+    """Wrong arguments are one message and exit code 2, not a page of usage; abbreviations are refused. A description
+    may be a docstring: its marks of code are left out."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+    def __init__(self, *args: Any, description: str | None = None, **kwargs: Any) -> None:
+        plain = description and description.replace("``", "")
+        super().__init__(*args, **{"allow_abbrev": False, "description": plain, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}\n  hint: see {self.prog} --help", file=sys.stderr)

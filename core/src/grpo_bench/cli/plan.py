@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from .columns import say, width
 from .options import Verbs, add_profile_options, planned_by
 from .profiles import account
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ..contract import ValidationSettings
+    from ..registry import Part, Plan
 
-    from ..registry import Plan
-
-WIDTH = 160
+WIDTH = 100
 """Columns where stdout is no terminal."""
+NARROWEST = 40
+_LABEL = 13
 
 
 def add(verbs: Verbs) -> None:
@@ -35,37 +38,42 @@ def _plan(arguments: argparse.Namespace) -> int:
     elif arguments.explain:
         print("\n".join(account(resolved, plan.explained)))
     else:
-        _show(plan)
+        say(*_lines(plan, max(NARROWEST, width() or WIDTH)))
     return 0
 
 
-def _show(plan: Plan) -> None:
-    from rich.console import Console
-    from rich.text import Text
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    settings = plan.profile
-    console.print(Text.assemble((plan.name, "bold"), " ", settings.description))
-    console.print(_parts(plan))
-    console.print(_rows(_settings(plan)))
-    for finding in plan.findings:
-        console.print(f"{'ok  ' if finding.ok else 'FAIL'} {finding.rule}: {finding.message}", markup=False)
-    console.print("scored: yes" if plan.scored else "scored: no", *(f"\n  {reason}" for reason in plan.unscored),
-                  markup=False, sep="")
-
-
-def _parts(plan: Plan) -> Table:
-    rows = []
+def _lines(plan: Plan, room: int) -> Iterator[str]:
+    """The plan as text: a line for each part and what it says of itself below, then what is set."""
+    yield from _wrapped(f"{plan.name}: {plan.profile.description}" if plan.profile.description else plan.name, room, 2)
+    yield ""
     for role, part in (*plan.parts.items(), *((part.role, part) for part in plan.observers)):
-        place = plan.placements.get(role.value)
-        workers = f"{place.workers} x {place.threads} threads" if place else ""
-        facts = "; ".join([part.descriptor.summary, *(f"{key} {value}" for key, value in part.facts.items())])
-        rows.append((role.value, part.name, f"{part.distribution} {part.version}", workers, facts))
-    return _rows(rows)
+        yield from _part(plan, role.value, part, room)
+    yield ""
+    for label, text in _settings(plan):
+        yield from _wrapped(f"{label:<{_LABEL}}{text}", room, _LABEL)
+    yield ""
+    for finding in plan.findings:
+        yield from _wrapped(f"{'ok  ' if finding.ok else 'FAIL'} {finding.rule}: {finding.message}", room, 5)
+    yield "scored: yes" if plan.scored else "scored: no"
+    for reason in plan.unscored:
+        yield from _wrapped(f"  {reason}", room, 4)
+
+
+def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
+    place = plan.placements.get(role)
+    workers = [f"{place.workers} x {place.threads} threads"] if place else []
+    yield from _wrapped(f"{role:<{_LABEL}}" + ", ".join([part.name, f"{part.distribution} {part.version}", *workers]),
+                        room, _LABEL)
+    facts = "; ".join(f"{key} {value}" for key, value in part.facts.items())
+    for text in filter(None, (part.descriptor.summary, facts)):
+        yield from _wrapped(" " * _LABEL + text, room, _LABEL)
 
 
 def _settings(plan: Plan) -> list[tuple[str, str]]:
+    from ..observers import metric_label
     grpo, schedule, validation = plan.profile.grpo, plan.profile.schedule, plan.profile.validation
-    goal = f"{validation.metric} >= {validation.target}" if validation.metric else "none: all steps run"
+    goal = f"{metric_label(validation.metric, validation.k)} >= {validation.target:g}" if (
+        validation.target is not None) else "none: all steps run"
     rollout = plan.placements["rollout"]
     return [
         ("policy", f"{plan.checkpoint.checkpoint}, {plan.checkpoint.vocab_size} tokens in the vocabulary, "
@@ -73,8 +81,8 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
         ("step", f"{grpo.prompts_per_step} prompts x {grpo.generations_per_prompt} rollouts, at most "
                  f"{grpo.max_steps} steps"),
         ("schedule", "sync" if schedule.mode == "sync" else f"async, max age {schedule.max_age}, {schedule.in_flight}"),
-        ("validation", f"{validation.max_tasks or 'all'} tasks x {validation.k} from step {validation.start_at} every "
-                       f"{validation.period}"),
+        ("validation", f"{len(plan.validation_tasks)} tasks x {validation.k} rollouts, "
+                       f"{validated_when(validation, grpo.max_steps)}"),
         ("target", goal),
         ("weights", f"by {plan.transport}"
                     + (f"; not checked after refits: {plan.incomparable}" if plan.incomparable else "")),
@@ -84,12 +92,21 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _rows(rows: list[Any]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for number in range(len(rows[0])):
-        table.add_column(style="cyan" if number == 0 else "", no_wrap=number < len(rows[0]) - 1, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def validated_when(validation: ValidationSettings, max_steps: int) -> str:
+    """When the policy is validated, in words: ``before the first step and after steps 5, 10, 15, ...``."""
+    period = validation.period
+    first = max(1, -(-validation.start_at // period)) * period
+    due = range(first, max_steps + 1, period)
+    moments = ["before the first step"] if validation.at_start else []
+    if len(due) > 3:
+        moments.append("after every step" if period == first == 1 else
+                       f"after steps {', '.join(map(str, due[:3]))}, ...")
+    elif due:
+        moments.append(f"after step{'s' if len(due) > 1 else ''} {', '.join(map(str, due))}")
+    if validation.at_end and max_steps not in due:
+        moments.append(f"after the last one, {max_steps}")
+    return " and ".join(moments) or "never"
+
+
+def _wrapped(text: str, room: int, indent: int) -> list[str]:
+    return textwrap.wrap(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

@@ -20,12 +20,12 @@ def add(verbs: Verbs) -> None:
     parser = verbs.add_parser("plugins", help="list, show, check or make plugins", description=__doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="all installed plugins, from package metadata alone")
-    listing.add_argument("--json", action="store_true")
+    listing.add_argument("--json", action="store_true", help="print one JSON array")
     listing.set_defaults(verb=_list)
     show = actions.add_parser("show", help="a plugin's capabilities and settings")
     show.add_argument("name", metavar="NAME")
     show.add_argument("--role", help="where several roles have a plugin of that name")
-    show.add_argument("--json", action="store_true")
+    show.add_argument("--json", action="store_true", help="print one JSON array, an object for each role")
     show.set_defaults(verb=_show)
     conformance.add(actions)
     scaffold.add(actions)
@@ -82,12 +82,13 @@ def of(plugins: Sequence[Installed], role: str | None) -> list[Installed]:
 
 
 def _facts(descriptor: Any, entry: Any) -> dict[str, Any]:
+    from ..contract import Role
+    from ..registry.described import described
     capabilities = {name: sorted(value) if isinstance(value, frozenset) else value
-                    for name, value in asdict(descriptor.capabilities).items() if value}
-    settings = {name: {"type": getattr(field.annotation, "__name__", None) or str(field.annotation),
-                       "required": field.is_required(), "default": None if field.is_required() else str(field.default),
-                       "description": field.description or ""}
-                for name, field in descriptor.config.model_fields.items()}
+                    for name, value in asdict(descriptor.capabilities).items()
+                    if value and (name != "computes" or descriptor.role in (Role.TRAINER, Role.GENERATOR))}
+    settings = {item.key: {"type": item.type, "required": item.required, "default": item.default, "shown": item.shown,
+                           "description": item.description} for item in described(descriptor.config)}
     return {"role": descriptor.role.value, "name": descriptor.name, "summary": descriptor.summary,
             "distribution": entry.distribution, "version": entry.version, "stand_in": descriptor.stand_in,
             "requires": list(descriptor.requires), "supports": dict(descriptor.supports), "capabilities": capabilities,
@@ -100,6 +101,12 @@ def _text(facts: dict[str, Any]) -> str:
     lines += [f"  {name}: {', '.join(value) if isinstance(value, list) else value}"
               for name, value in facts["capabilities"].items()]
     lines += [f"  known not to meet {name}: {reason}" for name, reason in facts["known_failures"].items()]
-    rows = [(f"    {name}", field["type"], "required" if field["required"] else f"= {field['default']}",
-             " ".join(field["description"].split())) for name, field in facts["settings"].items()]
-    return "\n".join([*lines, "  settings:", columns(rows) or "    none"])
+    settings = [line for name, field in facts["settings"].items() for line in _setting(name, field)]
+    return "\n".join([*lines, "  settings:", *(settings or ["    none"])])
+
+
+def _setting(name: str, field: dict[str, Any]) -> list[str]:
+    value = "required" if field["required"] else f"= {field['shown']}"
+    about = [f"      {field['description']}"] if field["description"] else []
+    return [f"    {name} {value}", f"      {field['type']}", *about]
+

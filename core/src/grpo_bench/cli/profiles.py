@@ -19,12 +19,12 @@ def add(verbs: Verbs) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="every profile of every registry layer")
     listing.add_argument("--registry", type=Path, metavar="FILE", help="read this instead of ./registry.toml")
-    listing.add_argument("--json", action="store_true")
+    listing.add_argument("--json", action="store_true", help="print one JSON array")
     listing.set_defaults(verb=_list)
     show = actions.add_parser("show", help="a profile's values after merging, and where each was set")
     show.add_argument("profile", metavar="NAME")
     add_layer_options(show)
-    show.add_argument("--json", action="store_true")
+    show.add_argument("--json", action="store_true", help="print values and origins as one JSON object")
     show.set_defaults(verb=_show)
 
 

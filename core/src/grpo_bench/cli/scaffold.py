@@ -56,7 +56,7 @@ def add(actions: Any) -> None:
     parser.add_argument("role", metavar="ROLE", help=f"one of {', '.join(_SUMMARIES)}")
     parser.add_argument("name", metavar="NAME", help="what profiles will call it: lower-case letters, digits, _")
     parser.add_argument("--dir", type=Path, default=Path(), metavar="DIR",
-                        help="where the folder NAME goes (default: .)")
+                        help="where the folder NAME goes, made where it is missing (default: .)")
     parser.set_defaults(verb=_new)
 
 
@@ -79,6 +79,7 @@ def make_plugin(role: str, name: str, parent: Path) -> Path:
         raise InputError(f"{folder} exists already", hint="choose another name, or another place with --dir")
     temporary: Path | None = None
     try:
+        parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
         content = temporary / "content"  # made with the usual permissions, unlike the folder around it
         _fill(content, role, _values(role, name))

@@ -168,8 +168,11 @@ class SamplingSettings(Settings):
     min_p: Share = 0.0
     """Tokens below this share of the most likely token's probability are dropped; 0: off."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
+    """Divides the positive logits of tokens that are there already and multiplies their negative ones; 1: off."""
     presence_penalty: Penalty = 0.0
+    """Taken from the logits of tokens that the reply has already; 0: off."""
     frequency_penalty: Penalty = 0.0
+    """Taken from a token's logit for each time that the reply has it already; 0: off."""
     max_tokens: Tokens = 512
     """Tokens of one reply at most."""
 

@@ -5,6 +5,7 @@ are pure views of its events, trajectories lie beside it.
 """
 
 from ._schema import read_run
+from ._text import metric_label
 from .compare import Comparison
 from .dispatch import Observers
 from .journal import Journal, read_events
@@ -16,6 +17,6 @@ from .summary import Tally, summarise
 from .trajectories import read_trajectories
 
 __all__ = [
-    "Comparison", "HopLedger", "Journal", "Observers", "Overview", "PhaseLedger", "Progress", "Tally", "read_events",
-    "read_run", "read_trajectories", "summarise", "unaccounted", "write_report",
+    "Comparison", "HopLedger", "Journal", "Observers", "Overview", "PhaseLedger", "Progress", "Tally", "metric_label",
+    "read_events", "read_run", "read_trajectories", "summarise", "unaccounted", "write_report",
 ]

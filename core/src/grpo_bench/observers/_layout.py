@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 _GAP = 2
-_NARROWEST = 8
+_NARROWEST = 7
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ._layout import grid, wrapped
-from ._text import duration, metric_label, name
+from ._record import a_step
+from ._text import duration, metric_label, name, taken_back
 
 _MOST_NOTICES = 10
 _ENDS = {"target_met": "target met", "target_missed": "target missed"}
@@ -66,7 +67,8 @@ def _head(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
 def _phases(record: Mapping[str, Any], width: int | None) -> list[str]:
     rows = [(name(item["phase"]), duration(item["seconds"]), f"{item['share']:.1%}", duration(item["step_mean_s"]),
              item["work"]) for item in record["phases"] if item["seconds"] >= 0.0005]
-    rows.append(("sum", duration(sum(item["seconds"] for item in record["phases"])), "100%", "", ""))
+    rows.append(("sum", duration(sum(item["seconds"] for item in record["phases"])), "100%",
+                 duration(a_step(record["phases"])), ""))
     table = grid(("phase", "time", "share", "a step", "whose work"), rows, "<>>><", _inside(width))
     missing = record["unaccounted_s"]
     cpu = f", {duration(record['cpu_s'])} of CPU" if record["cpu_s"] is not None else ""
@@ -81,11 +83,11 @@ def _hops(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
              duration(item["longest_s"]), item["work"]) for item in record["hops"]]
     yield from titled("Inside rollouts, which overlap", grid(
         ("hop", "all", "share", "mean", "longest", "whose work"), rows, "<>>>><", _inside(width)))
-    rows = [(item["rollout"], item["task"], str(item["step"] if item["step"] is not None else "–"),
+    rows = [(item["rollout"], item["task"], f"{item['purpose']} {item['step'] if item['step'] is not None else '–'}",
              name(item["end"]), duration(item["seconds"]), f"{name(item['hop'])} {duration(item['hop_s'])}")
             for item in record["stragglers"]]
     yield from titled("The longest rollouts", grid(
-        ("rollout", "task", "step", "end", "time", "most of it"), rows, "<<><><", _inside(width)))
+        ("rollout", "task", "step", "end", "time", "most of it"), rows, "<<<<><", _inside(width)))
 
 
 def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
@@ -120,9 +122,9 @@ def _processes(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     for item in record["processes"]:
         undone = item["undone"]
         rows.append((str(item["attempt"]), str(item["from_step"]), duration(item["seconds"]),
-                     duration(undone["seconds"] or None), str(undone["steps"]), str(undone["rollouts"])))
-    yield from titled("Attempts, and what was taken back", grid(
-        ("attempt", "from step", "took", "time", "steps", "rollouts"), rows, ">>>>>>", _inside(width)))
+                     taken_back(undone["seconds"], undone["steps"], undone["rollouts"])))
+    yield from titled("Attempts", grid(
+        ("attempt", "from step", "took", "taken back"), rows, ">>><", _inside(width)))
     for item in record["processes"]:
         for difference in item["forced"]:
             yield from wrapped(f"  attempt {item['attempt']} was forced: {difference}", width or 100, 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -58,6 +58,12 @@ def phases(view: RunView) -> list[dict[str, Any]]:
              "step_mean_s": sum(by_phase[phase]) / steps if phase in by_phase else None,
              "step_median_s": median(by_phase[phase]) if phase in by_phase else None,
              "work": of_phase(phase)} for phase, seconds in spent.items()]
+
+
+def a_step(phases: Sequence[Mapping[str, Any]]) -> float | None:
+    """What the phases take of a step together, on average; None where there was no step."""
+    found = [item["step_mean_s"] for item in phases if item["step_mean_s"] is not None]
+    return sum(found) if found else None
 
 
 def hops(view: RunView) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..contract import Event
 from . import _record
-from ._text import duration, name, number
+from ._text import duration, name, number, taken_back
 from ._view import RunView
 from .ledger import unaccounted
 
@@ -48,16 +48,16 @@ def table(head: Row, rows: Iterable[Row], *, numeric_from: int, foot: Row = ()) 
 
 def phases(view: RunView) -> str:
     """Where the wall clock went; the foot compares the sum with the clock."""
-    found = [item for item in _record.phases(view) if item["seconds"] >= 0.0005]
+    every = _record.phases(view)
+    found = [item for item in every if item["seconds"] >= 0.0005]
     rows = [(_named(swatch(item["phase"]) + escape(name(item["phase"])), item["work"]), duration(item["seconds"]),
              f"{item['share']:.1%}", duration(item["step_mean_s"]), Cell(escape(item["work"]), _BESIDE))
             for item in found]
     spent: dict[str, float] = view.summary["ledger"]
-    a_step = sum(item["step_mean_s"] or 0.0 for item in found)
     wall = view.summary["wall_s"]
     missing = unaccounted(spent, wall)
     note = "" if missing is None else f' <span class="bad">{duration(abs(missing))} unaccounted for</span>'
-    foot = ("sum", duration(sum(spent.values())), "100%", duration(a_step or None), Cell("", _BESIDE))
+    foot = ("sum", duration(sum(spent.values())), "100%", duration(_record.a_step(every)), Cell("", _BESIDE))
     return table(("phase", "time", "share", "a step", Cell("whose work", _BESIDE)), rows, numeric_from=1, foot=foot) + (
         f'<p class="note">The run took {duration(wall)} of wall clock from the start of its process.{note}</p>')
 
@@ -97,10 +97,7 @@ def attempts(view: RunView) -> str:
     """What each attempt took, what of it was taken back, and the differences it was forced over."""
     rows = []
     for item in view.attempts:
-        undone = "–"
-        if item.undone_s or item.undone_rollouts:
-            steps = f"{item.undone_steps} step{'' if item.undone_steps == 1 else 's'}"
-            undone = f"{duration(item.undone_s)}, {steps}, {item.undone_rollouts:,} rollouts"
+        undone = taken_back(item.undone_s, item.undone_steps, item.undone_rollouts)
         forced = "<br>".join(map(escape, item.forced)) or "–"
         rows.append((str(item.number), f"step {item.from_step}" if item.from_step else "the start",
                      Cell(duration(item.seconds), "n"), Cell(escape(undone), "work"), Cell(forced, "words")))

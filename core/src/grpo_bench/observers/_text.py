@@ -43,6 +43,18 @@ def name(identifier: str) -> str:
     return "log-probabilities" if identifier == "log_probabilities" else identifier.replace("_", " ")
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 step``, ``1,024 steps``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def taken_back(seconds: float, steps: int, rollouts: int) -> str:
+    """What a resumption made undone of an attempt; a dash for nothing."""
+    if not (seconds or rollouts):
+        return "–"
+    return f"{duration(seconds)}, {counted(steps, 'step')}, {counted(rollouts, 'rollout')}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A figure with ``digits`` significant digits or decimals, thousands grouped; a dash for none."""
     if value is None:

@@ -14,7 +14,7 @@ from typing import Any
 from ._layout import grid, wrapped
 from ._plain import headline, outcome, titled
 from ._record import plain, record
-from ._text import duration, name
+from ._text import counted, duration, name
 from ._view import RunView
 from .overview import view_of
 
@@ -56,8 +56,13 @@ def _warnings(records: Sequence[Mapping[str, Any]], started: Sequence[Mapping[st
     if a["run"] == b["run"]:
         yield "both are the same run"
     for label, one in zip("AB", records):
-        if one["status"] in _OPEN:
-            yield f"{label} did not come to its end: {one['status']} after {one['steps']} steps"
+        if one["going_on"]:
+            yield f"{label} is still going on: {counted(one['steps'], 'step')} so far"
+        elif one["status"] in _OPEN:
+            yield f"{label} did not come to its end: {one['status']} after {counted(one['steps'], 'step')}"
+        if one["attempts"] > 1:
+            yield (f"{label} took {one['attempts']} attempts: each has a start-up of its own, and what was taken back "
+                   "counts, too")
         if one["unscored"] and a["unscored"] != b["unscored"]:
             yield f"{label} is not scored: {'; '.join(one['unscored'])}"
     if a["unscored"] and a["unscored"] == b["unscored"]:

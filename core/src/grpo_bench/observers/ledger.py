@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..contract import Event, Kind, Phase
+from ..contract import Event, Kind, Phase, Purpose
 
 HOPS = ("queue", "sandbox_start", "generate", "environment", "score")
-STRAGGLERS = 8
-
+STRAGGLERS = {Purpose.TRAIN: 5, Purpose.VALIDATION: 3}
+"""How many of the longest rollouts are kept, by purpose: a long validation should not hide what made steps long."""
 
 _OUTSIDE = frozenset({Phase.STARTUP, Phase.SHUTDOWN})
 
@@ -108,7 +108,7 @@ class HopLedger:
 
     rollouts: int = 0
     hops: dict[str, Hop] = field(default_factory=dict)
-    _longest: list[tuple[float, int, Straggler]] = field(default_factory=list)
+    _longest: dict[str, list[tuple[float, int, Straggler]]] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
         if event.kind != Kind.ROLLOUT:
@@ -120,10 +120,11 @@ class HopLedger:
             hop.total += seconds
             hop.longest = max(hop.longest, seconds)
         total = sum(durations.values())
-        if len(self._longest) < STRAGGLERS:
-            heapq.heappush(self._longest, (total, -self.rollouts, _straggler(event, total)))
-        elif total > self._longest[0][0]:
-            heapq.heapreplace(self._longest, (total, -self.rollouts, _straggler(event, total)))
+        longest = self._longest.setdefault(event.data["purpose"], [])
+        if len(longest) < STRAGGLERS[Purpose(event.data["purpose"])]:
+            heapq.heappush(longest, (total, -self.rollouts, _straggler(event, total)))
+        elif total > longest[0][0]:
+            heapq.heapreplace(longest, (total, -self.rollouts, _straggler(event, total)))
 
     @property
     def seconds(self) -> float:
@@ -131,8 +132,9 @@ class HopLedger:
         return sum(hop.total for hop in self.hops.values())
 
     def stragglers(self) -> list[Straggler]:
-        """The longest rollouts, longest first."""
-        return [item[2] for item in sorted(self._longest, key=lambda item: item[:2], reverse=True)]
+        """The longest rollouts of training and of validation, longest first."""
+        found = [item for longest in self._longest.values() for item in longest]
+        return [item[2] for item in sorted(found, key=lambda item: item[:2], reverse=True)]
 
     def in_order(self) -> list[tuple[str, Hop]]:
         """Hops in the order a rollout goes through them; unknown ones last."""

@@ -159,9 +159,12 @@ def _findings(parts: Mapping[Role, Part], values: Mapping[str, Any], checkpoint:
 def _make(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) -> Any:
     """A role object that only answers questions: there is no fabric, clock or run folder at this point."""
     nothing: Any = None
+    profile = resolved.profile
+    shared = {Role.ENVIRONMENT: {"limits": profile.limits}, Role.RULESET: {"grpo": profile.grpo}}
     context = PluginContext(
         config=part.config, fabric=nothing, placement=Placement(), run_folder=Path(), policy=checkpoint, seed=seed,
-        deterministic=resolved.profile.deterministic, clock=nothing, logger=structlog.get_logger(role=part.role.value))
+        deterministic=profile.deterministic, clock=nothing, logger=structlog.get_logger(role=part.role.value),
+        shared=shared.get(part.role, {}))
     return load_object(part.descriptor.factory)(context)
 
 

@@ -1,8 +1,8 @@
 """Loading the one plugin that a profile names for a role.
 
 Whatever goes wrong while its entry point is imported, exits included, becomes one error that names the plugin and its
-distribution. Only the chosen plugin is imported, and nobody else's metadata is read for it, so a broken neighbour does no
-harm. What an import prints goes to stderr, since stdout may belong to ``--json``. The first import of
+distribution. Only the chosen plugin is imported, and nobody else's metadata is read for it, so a broken neighbour does
+no harm. What an import prints goes to stderr, since stdout may belong to ``--json``. The first import of
 a module is tried in a copy of this process, which may hang or crash where this one must not: a descriptor is light, so
 that costs a few milliseconds.
 """
@@ -109,8 +109,8 @@ def check_requirements(descriptor: Plugin) -> None:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            raise PlanError(f"the descriptor of {descriptor.role.value} {descriptor.name!r} asks for {text!r}, which is "
-                            "no requirement", boundary=boundary, hint="an error of that package") from error
+            raise PlanError(f"the descriptor of {descriptor.role.value} {descriptor.name!r} asks for {text!r}, which "
+                            "is no requirement", boundary=boundary, hint="an error of that package") from error
         found = _version(requirement.name)
         if found is None and text in descriptor.requires:
             raise PlanError(f"{descriptor.role.value} {descriptor.name!r} needs {text}, which is not installed",

@@ -45,6 +45,7 @@ class WithFaults(Settings):
     """The points whose result can be spoilt."""
     stepped: ClassVar[bool] = True
     faults: tuple[Fault, ...] = ()
+    """Failures that are meant to happen."""
 
     @model_validator(mode="after")
     def _known(self) -> WithFaults:
@@ -68,9 +69,13 @@ class TrainerConfig(WithFaults):
     clip_norm: Positive = 1.0
     """What it says it clips gradients to, as part of the Adam that it says it is."""
     update_s: Seconds = 0.0
+    """Seconds for one update."""
     log_probabilities_s: Seconds = 0.0
+    """Seconds for one pass of log-probabilities."""
     send_s: Seconds = 0.0
+    """Seconds for sending the weights."""
     save_s: Seconds = 0.0
+    """Seconds for writing a checkpoint."""
 
 
 class GeneratorConfig(WithFaults):
@@ -86,7 +91,9 @@ class GeneratorConfig(WithFaults):
     token_s: Seconds = 0.0
     """Seconds for one token of a reply."""
     receive_s: Seconds = 0.0
+    """Seconds for taking in new weights."""
     start_s: Seconds = 0.0
+    """Seconds for starting."""
 
 
 class EnvironmentConfig(WithFaults):
@@ -94,11 +101,17 @@ class EnvironmentConfig(WithFaults):
     results = frozenset({"score"})
     stepped = False
     train_tasks: Tasks = 64
+    """Tasks of the split train."""
     heldout_tasks: Tasks = 16
+    """Tasks of the split heldout."""
     final_tasks: Tasks = 16
+    """Tasks of the split final."""
     open_s: Seconds = 0.0
+    """Seconds for opening a sandbox."""
     exec_s: Seconds = 0.0
+    """Seconds for one command in a sandbox."""
     score_s: Seconds = 0.0
+    """Seconds for grading."""
 
 
 class AgentConfig(WithFaults):
@@ -106,6 +119,7 @@ class AgentConfig(WithFaults):
     results = frozenset()
     stepped = False
     max_turns: Annotated[int, Field(ge=1, le=1000, strict=True)] = 4
+    """Turns after which a rollout ends without an answer."""
 
 
 class HardwareConfig(Settings):
@@ -117,7 +131,9 @@ class RulesetConfig(Settings):
     period: Count = 5
     """Validate after steps that are multiples of this."""
     metric: str = "pass_k"
+    """The metric that ends the run."""
     target: Share = 0.95
+    """What that metric has to reach."""
 
 
 def describe(config: TrainerConfig) -> Mapping[str, Any]:
