@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import random
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,8 @@ from grpo_bench.contract import (
 
 def descriptor(role: str, model: type[Any], **more: Any) -> Plugin:
     known = getattr(grpo_bench_mock, role)
-    return replace(known, name="wrong", config=model, factory=f"{__name__}:make_{role}", known_failures={}, **more)
+    factory = f"{__name__}:make_{role}" if known.factory else ""
+    return replace(known, name="wrong", config=model, factory=factory, known_failures={}, **more)
 
 
 class EnvironmentConfig(grpo_bench_mock.environment.config):
@@ -40,15 +44,24 @@ class WrongSandbox(world.MockSandbox):
         await super().write(path, text)
 
     async def diff(self) -> str:
+        if self._config.wrong == "own_format":
+            return "".join(f"{path}: {text}" for path, text in self._files.items() if text != world.START)
         return "" if self._config.wrong == "no_diff" else await super().diff()
 
     async def close(self) -> None:
         if self.closed and self._config.wrong == "once":
             raise RuntimeError("closed already")
+        if not self.closed:
+            WrongEnvironment.places.release()
         self.closed = True
 
 
 class WrongEnvironment(world.MockEnvironment):
+    places = asyncio.Semaphore(8)
+
+    async def start(self) -> None:
+        WrongEnvironment.places = asyncio.Semaphore(8)
+
     def tasks(self, split: str) -> Sequence[Task]:
         wrong = self._config.wrong
         if wrong == "more_splits" and split == "no-such-split":
@@ -61,6 +74,8 @@ class WrongEnvironment(world.MockEnvironment):
             return replace(task, fingerprint=str(random.random()))
         if wrong == "twins":
             return replace(task, id=task.id[-4:])
+        if wrong == "named":
+            return replace(task, fingerprint=hashlib.sha256(task.id.encode()).hexdigest()[:16])
         if wrong == "leak":
             prompt = {**task.prompt, "statement": f"{task.prompt['statement']} {secret}"}
             return replace(task, payload={**task.payload, "tests": secret}, prompt=prompt)
@@ -71,6 +86,7 @@ class WrongEnvironment(world.MockEnvironment):
     async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> Any:
         if self._config.wrong == "hangs":
             await asyncio.Event().wait()
+        await self.places.acquire()
         WrongSandbox.everything.clear()
         return WrongSandbox(task, self._config, self._faults)
 
@@ -78,8 +94,8 @@ class WrongEnvironment(world.MockEnvironment):
         wrong = self._config.wrong
         if wrong == "picky" and patch and not patch.startswith("---"):
             raise ValueError("no patch")
-        if wrong == "ungraded":
-            return Score(None)
+        if wrong == "ungraded" or (wrong == "own_format" and patch):
+            return Score(None, detail="it does not apply")
         if wrong == "peeks" and "conftest.py" in WrongSandbox.everything:
             return Score(1.0)
         return await super().score(task, patch)
@@ -216,12 +232,22 @@ class AgentConfig(grpo_bench_mock.agent.config):
 
 
 class Spoiled:
-    """A policy as a wrong agent asks it."""
+    """A policy as a wrong agent asks it; ``heard`` is what the agent keeps of all its rollouts."""
 
-    def __init__(self, policy: Any, wrong: str, task: Task) -> None:
-        self._policy, self._wrong, self._task = policy, wrong, task
+    def __init__(self, policy: Any, wrong: str, task: Task, heard: list[Any]) -> None:
+        self._policy, self._wrong, self._task, self._heard = policy, wrong, task, heard
 
     async def chat(self, messages: Any, tools: Any) -> Any:
+        if self._wrong == "shows_how":
+            messages = [*messages[:1], *EXAMPLE, *messages[1:]]
+        if self._wrong == "silent":
+            messages = [item for item in messages if item["role"] != "tool"]
+        if self._wrong == "one_id":
+            messages = [{**item, "tool_call_id": "call_0_0"} if item["role"] == "tool" else item for item in messages]
+        if self._wrong == "remembers":
+            messages = [*self._heard, *messages]
+        if self._wrong == "learns":
+            messages = [*messages, {"role": "user", "content": f"Lesson {len(self._heard)}."}]
         if self._wrong == "leaks":
             messages = [*messages, {"role": "user", "content": str(self._task.payload)}]
         if self._wrong == "mute":
@@ -234,17 +260,25 @@ class Spoiled:
             if self._wrong != "deaf":
                 raise
             return await self._policy.chat(messages, tools)
+        self._heard.append({"role": "user", "content": reply.text})
         if self._wrong == "strict":
             names = {tool["function"]["name"] for tool in tools}
             assert all(call.name in names for call in reply.tool_calls), "no such tool"
         return reply
 
 
+EXAMPLE = ({"role": "user", "content": "Two and two?"}, {"role": "assistant", "content": "Four."})
+
+
 class WrongAgent(solver.MockAgent):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._heard: list[Any] = []
+
     async def run(self, task: Task, sandbox: Any, policy: Any) -> End:
         wrong = self._config.wrong
         while True:
-            end = await super().run(task, sandbox, Spoiled(policy, wrong, task))
+            end = await super().run(task, sandbox, Spoiled(policy, wrong, task, self._heard))
             if wrong != "endless":
                 return End.FAILED if wrong == "fails" else end
 
@@ -261,6 +295,8 @@ class HardwareConfig(grpo_bench_mock.hardware.config):
 
 
 class WrongHardware(machine.MockHardware):
+    _asked: Mapping[str, int] | None = None
+
     def describe(self) -> Mapping[str, Any]:
         wrong = self._config.wrong
         if wrong == "crashes":
@@ -274,6 +310,11 @@ class WrongHardware(machine.MockHardware):
     def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
         wrong = self._config.wrong
         placed = dict(super().place(needs))
+        if wrong == "ends_last" and needs == self._asked:
+            os._exit(0)
+        self._asked = needs
+        if wrong == "full" and max(needs.values()) > 2:
+            raise ValueError("there is room for 2 workers")
         if wrong == "none":
             return {role: replace(place, workers=needs[role]) for role, place in placed.items()}
         if wrong == "forgets":
@@ -297,7 +338,7 @@ class RulesetConfig(grpo_bench_mock.ruleset.config):
 class WrongRuleset(rules.MockRuleset):
     def check(self, profile: Any) -> Sequence[Finding]:
         if self._config.wrong == "raises":
-            assert profile["grpo"]["max_steps"] > 1
+            assert profile["grpo"]["max_steps"] > 1, "only one step"
         profile["seen"] = True
         return super().check(profile)
 
@@ -310,7 +351,7 @@ class WrongRuleset(rules.MockRuleset):
 
     def check_run(self, folder: Path, events: Sequence[Event]) -> Sequence[Finding]:
         if self._config.wrong == "raises":
-            assert events[-1].kind == "run_ended"
+            assert events[-1].kind == "run_ended", "no end"
         return super().check_run(folder, events)
 
 
@@ -319,6 +360,8 @@ ruleset = replace(descriptor("ruleset", RulesetConfig),
 
 
 def make_ruleset(context: Any) -> WrongRuleset:
+    if context.config.wrong == "timed":
+        context.clock.monotonic()
     return WrongRuleset(context.config)
 
 
@@ -335,19 +378,24 @@ class Counter:
 
     @hookimpl
     def run_started(self, run: Any) -> None:
-        assert not (self._wrong == "starts_once" and run.history)
+        assert not (self._wrong == "starts_once" and run.history), "it has begun before"
 
     @hookimpl
     def event(self, event: Event) -> None:
-        assert self._wrong != "knows_all" or "later" not in event.kind
+        assert self._wrong != "knows_all" or "later" not in event.kind, "of a later version"
         if self._wrong == "alters":
             event.data.pop("phase", None)  # type: ignore[attr-defined]
         self._counts[event.kind] = self._counts.get(event.kind, 0) + 1
 
     @hookimpl
     def run_ended(self, summary: Any) -> None:
-        folder = Path() if self._wrong == "litters" else self._folder
-        (folder / "counts.txt").write_text(str(self._counts))
+        folders = {"litters": Path(), "settles": Path.home(), "leaves": Path(tempfile.gettempdir())}
+        (folders.get(self._wrong, self._folder) / "counts.txt").write_text(str(self._counts))
+
+    @hookimpl
+    def check_run(self, folder: Path, events: Sequence[Event]) -> Sequence[Finding]:
+        known = self._counts["run_started"] if self._wrong == "witnesses" else (folder / "counts.txt").exists()
+        return [Finding("counts", bool(known), "whether they are there")]
 
 
 class Misspelt:

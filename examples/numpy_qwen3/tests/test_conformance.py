@@ -7,3 +7,4 @@ from grpo_bench.testing import GeneratorSuite
 
 class TestGenerator(GeneratorSuite):
     plugin = "numpy_qwen3"
+    engines_option = "workers"

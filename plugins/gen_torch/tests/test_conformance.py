@@ -6,3 +6,4 @@ from grpo_bench.testing import GeneratorSuite
 class TestTorch(GeneratorSuite):
     plugin = "torch"
     options = {"gather_s": 0.0}
+    engines_option = "workers"

@@ -403,7 +403,7 @@ def test_descriptors_name_what_exists() -> None:
     for plugin in plugins:
         assert plugin.stand_in
         for spec in (plugin.factory, plugin.client, plugin.worker_factory):
-            assert spec is None or callable(load_object(spec))
+            assert not spec or callable(load_object(spec))
 
 
 def test_the_base_is_what_its_script_makes(tmp_path: Path) -> None:

@@ -46,20 +46,21 @@ class Capabilities:
 class Plugin:
     """A plugin's descriptor.
 
-    ``factory`` (``module:function``) takes a PluginContext and returns the role object. ``client`` (generators only)
-    takes a list of Remotes, one per engine, and returns a GeneratorClient inside a rollout worker. Environments and
-    agents are made inside rollout workers by ``worker_factory`` from ``(config, WorkerContext)``; an environment's
-    ``factory`` object only lists tasks. ``describe`` (optional) takes the config and returns facts for the plan, such
-    as the isolation in force; a trainer's facts say what it computes in MLLOG's words (``opt_name``,
-    ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is True for mocks and modelled
-    parts. ``known_failures`` are demands of the conformance kit that it is known not to meet, each with the reason.
+    ``factory`` (``module:function``) takes a PluginContext and returns the role object; every role but the agent's has
+    one. ``client`` (generators only) takes a list of Remotes, one per engine, and returns a GeneratorClient inside a
+    rollout worker. Environments and agents are made inside rollout workers by ``worker_factory`` from
+    ``(config, WorkerContext)``; an environment's ``factory`` object only lists tasks. ``describe`` (optional) takes the
+    config and returns facts for the plan, such as the isolation in force; a trainer's facts say what it computes in
+    MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is
+    True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is known not to
+    meet, each with the reason.
     """
 
     name: str
     role: Role
     summary: str
     config: type[Any]
-    factory: str
+    factory: str = ""
     api: int = API_VERSION
     capabilities: Capabilities = field(default_factory=Capabilities)
     client: str | None = None

@@ -50,7 +50,10 @@ class Clock(Protocol):
 @dataclass(frozen=True)
 class PluginContext:
     """What a factory gets. ``config`` is an instance of the plugin's own model; ``policy`` the profile's policy section
-    with the checkpoint resolved to a folder; ``seed`` this plugin's branch of the run's seed tree."""
+    with the checkpoint resolved to a folder; ``seed`` this plugin's branch of the run's seed tree.
+
+    An object that only answers questions must do without ``fabric`` and ``clock``, which may be None: hardware, a
+    ruleset, the environment that lists tasks, and an observer that judges a run which is over."""
 
     config: Any
     fabric: FabricHandle
@@ -62,9 +65,9 @@ class PluginContext:
     clock: Clock
     logger: Any
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """Sections of the profile that the role is entitled to read: ``loss`` and ``transport`` (the one that
-    carries its weights) for a trainer, ``sampling`` (both profiles, as :class:`Sampling`) for a generator, ``limits``
-    for environment and agent, ``grpo`` for a ruleset."""
+    """Sections of the profile that the role is entitled to read: ``loss``, ``sampling`` (both profiles, as
+    :class:`Sampling`) and ``transport`` (the one that carries its weights) for a trainer, ``sampling`` for a generator,
+    ``limits`` for the environment that lists tasks, ``grpo`` for a ruleset."""
 
 
 @dataclass(frozen=True)

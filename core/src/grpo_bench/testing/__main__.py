@@ -2,8 +2,8 @@
 
 REQUEST is JSON, see :class:`~grpo_bench.testing.checking.Request`; PIPE the file descriptor that results go to, a line
 of JSON for each: ``{"begun": NAME}`` when a demand begins, ``{"name": ..., "outcome": ..., "reason": ...}`` when it
-ends; or one ``{"wrong": ..., "hint": ...}`` where the request is. What pytest and the plugin print is for whoever
-started this process.
+ends, and ``{"over": true}`` when none is left; or one ``{"wrong": ..., "hint": ...}`` where the request is. What pytest
+and the plugin print is for whoever started this process.
 """
 
 from __future__ import annotations
@@ -87,9 +87,13 @@ def main(argv: list[str]) -> int:
         settings = Path(folder, "pytest.ini")
         settings.write_text("[pytest]\n")
         chosen = str(Path(__file__).with_name("chosen.py"))
-        return pytest.main([chosen, "-c", str(settings), "--rootdir", folder, "--basetemp", f"{folder}/tmp",
+        code = pytest.main([chosen, "-c", str(settings), "--rootdir", folder, "--basetemp", f"{folder}/tmp",
                             "--noconftest", "--import-mode=importlib", "-q", "-p", "no:cacheprovider"],
                            plugins=[recorder])
+    none_left = code == pytest.ExitCode.NO_TESTS_COLLECTED and request["done"]
+    if none_left or code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        os.write(pipe, json.dumps({"over": True}).encode() + b"\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -140,23 +140,34 @@ class AgentSuite(Suite):
 
     @demand
     async def test_conversations_have_openais_form(self, rig: AgentRig) -> None:
-        """Roles, text, and for each result of a tool the call that it answers; tools are functions with a schema."""
+        """Known roles only; tools are functions with a schema."""
         _, policy = await rig.run(_every_tool)
-        for messages in policy.asked:
-            known = {call["id"] for message in messages for call in message.get("tool_calls") or []}
-            for message in messages:
-                assert message["role"] in ("system", "developer", "user", "assistant", "tool")
-                assert message["role"] != "tool" or message["tool_call_id"] in known
+        for message in (message for messages in policy.asked for message in messages):
+            assert message["role"] in ("system", "developer", "user", "assistant", "tool")
         for tool in (tool for tools in policy.tools for tool in tools):
             assert tool["type"] == "function" and tool["function"]["name"]
 
     @demand
+    async def test_every_call_is_answered_once(self, rig: AgentRig) -> None:
+        """Before its next reply the policy is told the result of each of its calls, under that call's id: a chat
+        template cannot render anything else, and a policy that is told nothing cannot learn."""
+        _, policy = await rig.run(_every_tool_twice)
+        for reply, messages in zip(policy.replies, policy.asked[1:], strict=False):
+            asked = sorted(call.id for call in reply.tool_calls)
+            told = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+            latest = sorted(name for name in told if name in asked)
+            assert latest == asked, f"the calls {asked} were answered as {latest}"
+            called = [call["id"] for message in messages for call in message.get("tool_calls") or []]
+            assert sorted(told) == sorted(called), "results and calls do not go together"
+
+    @demand
     async def test_replies_stay_as_they_were(self, rig: AgentRig) -> None:
-        """A reply goes into the history unchanged, or the recorded tokens no longer match the conversation."""
+        """A reply goes into the history unchanged, or the recorded tokens no longer match the conversation. Replies in
+        the first request are examples of the agent's own."""
         _, policy = await rig.run(_every_tool)
-        spoken = [json.loads(json.dumps(dict(reply.message))) for reply in policy.replies]
-        for messages in policy.asked:
-            assert all(message in spoken for message in messages if message["role"] == "assistant")
+        known = [*policy.asked[0], *(json.loads(json.dumps(dict(reply.message))) for reply in policy.replies)]
+        for message in (message for messages in policy.asked for message in messages):
+            assert message["role"] != "assistant" or message in known, f"nobody replied {message}"
 
     @demand
     async def test_a_policy_that_says_nothing_ends_it(self, rig: AgentRig) -> None:
@@ -230,6 +241,16 @@ class AgentSuite(Suite):
         assert not idle.touched and idle.files == {PATH: SOURCE}
         assert quiet.asked[0] == loud.asked[0]
 
+    @demand
+    async def test_rollouts_do_not_hear_each_other(self, rig: AgentRig) -> None:
+        """Nothing that is said in one rollout is heard in another, at the same time or later."""
+        marks = "said-in-the-first", "said-in-the-second"
+        (_, first), (_, second) = await asyncio.gather(*(rig.run(_marked(mark)) for mark in marks))
+        assert marks[1] not in json.dumps(first.asked) and marks[0] not in json.dumps(second.asked), (
+            "a rollout hears what is said in another one at the same time")
+        _, third = await rig.run(_every_tool)
+        assert third.asked[0] == first.asked[0], "a second rollout of the task begins otherwise than the first"
+
 
 def _name(tool: Mapping[str, Any]) -> str:
     return tool["function"]["name"]
@@ -244,3 +265,13 @@ def _calls(tools: Tools, value: str = "1") -> tuple[tuple[str, Mapping[str, str]
 def _every_tool(turn: int, tools: Tools) -> Reply:
     """One tool after the other, then silence."""
     return said("", *_calls([tools[turn]]), turn=turn) if turn < len(tools) else said("Done.")
+
+
+def _every_tool_twice(turn: int, tools: Tools) -> Reply:
+    """One tool after the other, each called two times in one reply, then silence."""
+    return said("", *_calls([tools[turn]] * 2), turn=turn) if turn < len(tools) else said("Done.")
+
+
+def _marked(mark: str) -> Script:
+    """One tool after the other, with a mark in text and arguments."""
+    return lambda turn, tools: said(mark, *(_calls([tools[turn]], mark) if turn < len(tools) else ()), turn=turn)

@@ -24,6 +24,8 @@ START_S = 60.0
 """Seconds until the process has begun with its first demand."""
 GRACE_S = 30.0
 """Seconds that a demand gets beyond its own time: it ends by itself unless it blocks the event loop."""
+_PARTS = 3
+"""What makes up a demand, each within ``timeout_s``: opening the rig, the demand itself, closing the rig."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,16 @@ class Verdict:
 
 async def verdicts(request: Request) -> AsyncIterator[Verdict]:
     """The verdict on each demand, as it is reached; PluginError where the suite cannot run at all."""
-    done: list[str] = []
+    done, patience_s = list(request.done), _PARTS * request.timeout_s + GRACE_S
     while True:
         begun = ""
         with tempfile.TemporaryFile("w+") as output:
             async with _process(replace(request, done=tuple(done)), output) as (process, lines):
-                while line := await _next(lines, request.timeout_s + GRACE_S if begun else START_S):
+                while line := await _next(lines, patience_s if begun else START_S):
                     if "wrong" in line:
                         raise InputError(line["wrong"], hint=line["hint"])
+                    if "over" in line:
+                        return
                     if "begun" in line:
                         begun = line["begun"]
                         continue
@@ -64,12 +68,10 @@ async def verdicts(request: Request) -> AsyncIterator[Verdict]:
                     done.append(line["name"])
                     begun = ""
                 fate = "hangs" if line is None else _fate(await process.wait())
-            if not begun and fate:
+            if not begun:
                 raise PluginError(f"the suite of {request.role} {request.name!r} {fate}: {_tail(output)}")
-        if not begun:
-            return
         yield Verdict(begun, FAILED, f"the process {fate}" if line is not None else
-                      f"hangs: the process does not respond after {request.timeout_s + GRACE_S:g} s")
+                      f"hangs: the process does not respond after {patience_s:g} s")
         done.append(begun)
 
 
@@ -107,9 +109,7 @@ async def _next(lines: asyncio.StreamReader, patience_s: float) -> dict[str, Any
 
 
 def _fate(code: int) -> str:
-    """How a process ended that should have exited with one of pytest's codes for tests that ran; empty where it did."""
-    if code in (0, 1):
-        return ""
+    """How a process ended before its suite was over."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 

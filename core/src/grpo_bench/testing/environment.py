@@ -4,6 +4,7 @@ always answers."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,7 @@ COMPARED = 2000
 """Tasks of each split whose ids are compared."""
 SECRET = 32
 """Characters of JSON from which on a part of the payload is too long to be in the prompt by chance."""
+HASHES = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_256", "blake2b", "blake2s")
 NOTE = "conformance_note.txt"
 JUNK = (
     "this is no patch",
@@ -68,7 +70,7 @@ class EnvironmentSuite(Suite):
 
     @asynccontextmanager
     async def open(self, world: World, rig: Rig) -> AsyncIterator[EnvironmentRig]:
-        lister: Environment = world.make(rig.descriptor, rig.config, None, {"limits": world.limits})
+        lister: Environment = world.make_to_ask(rig.descriptor, rig.config, {"limits": world.limits})
         environment: Environment = world.make_in_worker(rig.descriptor, rig.config)
         await environment.start()
         try:
@@ -92,7 +94,7 @@ class EnvironmentSuite(Suite):
     @demand
     async def test_tasks_are_the_same_every_time(self, rig: EnvironmentRig) -> None:
         """Runs are compared by their tasks' fingerprints, and a resumed run goes on in the same list."""
-        again: Environment = rig.world.make(rig.descriptor, rig.config, None, {"limits": rig.world.limits})
+        again: Environment = rig.world.make_to_ask(rig.descriptor, rig.config, {"limits": rig.world.limits})
         for split in rig.splits:
             first, second = rig.lister.tasks(split), again.tasks(split)
             assert len(first) == len(second)
@@ -105,6 +107,16 @@ class EnvironmentSuite(Suite):
         assert len({task.id for task in tasks}) == len(tasks)
         assert all(task.fingerprint for task in tasks)
         assert len({task.fingerprint for task in tasks}) == len(tasks)
+
+    @demand
+    async def test_fingerprints_are_of_the_content(self, rig: EnvironmentRig) -> None:
+        """A fingerprint is a hash over prompt and payload. One over the id alone would call tasks the same after their
+        content changed."""
+        for task in (task for split in rig.splits for task in rig.some(split)):
+            hashes = {hashlib.new(name, task.id.encode()).hexdigest() for name in HASHES}
+            found = task.fingerprint.rpartition(":")[2].lower()
+            assert not any(known.startswith(found) for known in {task.id.lower(), *hashes}), (
+                f"{task.id}: the fingerprint {task.fingerprint} says nothing but the id")
 
     @demand
     async def test_prompts_hold_what_is_declared(self, rig: EnvironmentRig) -> None:
@@ -160,12 +172,16 @@ class EnvironmentSuite(Suite):
     async def test_the_diff_shows_an_edit(self, rig: EnvironmentRig) -> None:
         """An edit of the task's own file, or of a new one where the prompt names none, comes out as a patch."""
         rig.can("files")
-        sandbox, path = await rig.sandbox(), str(rig.task.prompt.get("path", NOTE))
-        before = await sandbox.read(path) if "path" in rig.task.prompt else ""
-        await sandbox.write(path, f"{before}# a line more\n")
-        added = [line for line in (await sandbox.diff()).splitlines() if line.startswith("+")]
+        added = [line for line in (await _edited(rig)).splitlines() if line.startswith("+")]
         assert "+# a line more" in added
-        await sandbox.close()
+
+    @demand
+    async def test_its_own_diffs_are_graded(self, rig: EnvironmentRig) -> None:
+        """What ``diff`` says after an edit, ``score`` can apply and grade: nearly every rollout hands in such a
+        patch."""
+        rig.can("files")
+        score = await rig.environment.score(rig.task, await _edited(rig))
+        assert score.reward is not None and math.isfinite(score.reward), f"not graded: {score.detail}"
 
     @demand
     async def test_a_command_that_is_too_slow_is_killed(self, rig: EnvironmentRig) -> None:
@@ -229,10 +245,13 @@ class EnvironmentSuite(Suite):
     @demand
     async def test_many_sandboxes_at_once(self, rig: EnvironmentRig) -> None:
         """A step's rollouts are in flight together; those that do not fit at once wait for each other."""
-        sandboxes = await asyncio.gather(*(rig.sandbox() for _ in range(16)))
-        scores = await asyncio.gather(*(rig.environment.score(rig.task, "") for _ in range(16)))
-        assert len({score.reward for score in scores}) == 1
-        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+        async def rollout() -> float | None:
+            sandbox = await rig.sandbox()
+            patch = await sandbox.diff()
+            await sandbox.close()
+            return (await rig.environment.score(rig.task, patch)).reward
+
+        assert len(set(await asyncio.gather(*(rollout() for _ in range(16))))) == 1
 
     @demand
     async def test_closing_twice_is_fine(self, rig: EnvironmentRig) -> None:
@@ -243,6 +262,16 @@ class EnvironmentSuite(Suite):
         await rig.environment.close()
         await rig.environment.close()
         await rig.lister.close()
+
+
+async def _edited(rig: EnvironmentRig) -> str:
+    """The diff of a sandbox in which a line was added to the task's file, or to a new one where it names none."""
+    sandbox, path = await rig.sandbox(), str(rig.task.prompt.get("path", NOTE))
+    before = await sandbox.read(path) if "path" in rig.task.prompt else ""
+    await sandbox.write(path, f"{before}# a line more\n")
+    patch = await sandbox.diff()
+    await sandbox.close()
+    return patch
 
 
 def _texts(value: Any) -> Iterator[str]:

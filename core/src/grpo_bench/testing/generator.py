@@ -7,92 +7,41 @@ those of a rollout worker do. Prompts are random bytes.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..contract import FinishReason, Generator, GeneratorClient, Ids, Purpose, Role, Sample, Sampling, load_object
+from ..contract import FinishReason, Purpose, Role, Sample
 from . import reference, tiny
+from .requests import MANY, GeneratorRig, check_form, modes, prompt, shared_of, started
 from .suite import Rig, Suite, demand, raised
-from .transfers import SAFETENSORS, hand_over, specs_of, transfer_of
+from .transfers import hand_over, specs_of, transfer_of
 from .world import MAX_CONTEXT, MAX_TOKENS, World
 
-BOUND = 1e-4
-"""By how much log-probabilities of the same weights may differ between two ways to compute them."""
-MANY = 16
+DRAWS = 400
+"""Tokens drawn after one prompt to see how often each comes."""
+BINS = 8
+LONG = 200
+"""Tokens of a reply that nothing but a limit ends."""
 SOON_S = 0.3
 """A deadline for what cannot be answered in time."""
-
-
-@dataclass
-class GeneratorRig(Rig):
-    """``generator``, started and given weight version 0, and a ``client`` to it. ``sampling`` are the two profiles."""
-
-    generator: Generator
-    client: GeneratorClient
-    sampling: dict[Purpose, Sampling]
-    requests: Any = field(default_factory=itertools.count)
-
-    @property
-    def mode(self) -> Literal["drain", "keep"]:
-        """A way to pause that it declares."""
-        modes = self.descriptor.capabilities.refit
-        assert modes & {"drain", "keep"}, "capabilities.refit names neither drain nor keep"
-        return "drain" if "drain" in modes else "keep"
-
-    async def refit(self, version: int) -> None:
-        """Weights of this version, those that ``tiny.make_tensors(version)`` gives."""
-        await self.generator.pause(self.mode)
-        await hand_over(self.generator, self.world, tiny.make_tensors(version), version)
-        await self.generator.resume()
-
-    async def ask(self, stream: str, ids: Ids | None = None, *, purpose: Purpose = Purpose.TRAIN,
-                  affinity: str = "train-1", deadline_s: float = 30.0, request: str | None = None,
-                  **changes: Any) -> Sample:
-        """One request; ``stream`` is a rollout and a turn, ``changes`` are to the sampling profile."""
-        sampling = replace(self.sampling[purpose], **changes)
-        request = request or f"{stream}#{next(self.requests)}"
-        try:
-            return await self.client.generate(request, prompt() if ids is None else ids, sampling, stream=stream,
-                                              affinity=affinity, deadline_s=deadline_s)
-        finally:
-            await self.client.release(stream.rpartition("/")[0])
-
-    async def ask_many(self, name: str, **how: Any) -> list[Sample]:
-        return await asyncio.gather(*(self.ask(f"{name}{number}/0", **how) for number in range(MANY)))
-
-    async def difference(self, ids: Ids, sample: Sample) -> float:
-        """How far a sample's log-probabilities are from those that the probe gives for the same tokens."""
-        probed, = await self.generator.probe([np.concatenate([ids, sample.ids]).astype(np.int32)])
-        return float(np.abs(np.asarray(probed)[len(ids):] - sample.log_probabilities).max(initial=0.0))
 
 
 class GeneratorSuite(Suite):
     """Demands on generators."""
 
     role = Role.GENERATOR
+    bound: ClassVar[float] = 1e-4
+    """By how much log-probabilities of the same weights may differ between two ways to compute them; more where
+    precision is less than float32."""
+    engines_option: ClassVar[str] = ""
+    """The option that says how many engines there are; empty: what several engines owe is not tried."""
 
-    @asynccontextmanager
-    async def open(self, world: World, rig: Rig) -> AsyncIterator[GeneratorRig]:
-        sampling = world.sampling(rig.descriptor.capabilities.sampling)
-        async with world.fabric() as fabric:
-            generator: Generator = world.make(rig.descriptor, rig.config, fabric, _shared(world, sampling))
-            try:
-                await generator.start()
-                remotes = [await fabric.connect(address) for address in generator.addresses()]
-                client: GeneratorClient = load_object(rig.descriptor.client or "")(remotes)
-                made = GeneratorRig(**vars(rig), generator=generator, client=client, sampling=sampling)
-                assert SAFETENSORS in rig.descriptor.capabilities.receives, (
-                    f"every generator takes weights over {SAFETENSORS}, whatever faster ways it has")
-                await made.refit(0)
-                yield made
-            finally:
-                await generator.close()
+    def open(self, world: World, rig: Rig) -> AbstractAsyncContextManager[GeneratorRig]:
+        return started(rig, world.sampling(rig.descriptor.capabilities.sampling))
 
     @demand
     async def test_it_says_how_it_is(self, rig: GeneratorRig) -> None:
@@ -105,7 +54,7 @@ class GeneratorSuite(Suite):
         """Ids of the vocabulary, for each a finite log-probability and the version of the weights behind it."""
         for purpose in Purpose:
             for sample in await rig.ask_many(f"{purpose}-", purpose=purpose):
-                _check_form(sample)
+                check_form(sample)
                 assert {version for _, version in sample.versions} == {0}
 
     @demand
@@ -133,7 +82,29 @@ class GeneratorSuite(Suite):
         temperature applied, by the same computation."""
         ids = prompt()
         for sample in await rig.ask_many("draw", ids=ids):
-            assert await rig.difference(ids, sample) <= BOUND
+            assert await rig.difference(ids, sample) <= self.bound
+
+    @demand
+    async def test_draws_follow_the_distribution(self, rig: GeneratorRig) -> None:
+        """Of both profiles, with what is declared of temperature, top-p and so on: tokens come as often as the probe's
+        log-probabilities say, none from outside the support, each with its log-probability under what is left."""
+        ids = prompt(length=8)
+        table = await rig.next_token(ids)
+        for purpose, sampling in rig.sampling.items():
+            samples = await asyncio.gather(*(rig.ask(f"{purpose}{number}/0", ids, purpose=purpose, max_tokens=1)
+                                             for number in range(DRAWS)))
+            tokens = np.array([sample.ids[0] for sample in samples])
+            shares = reference.drawn_from(table, sampling)
+            outside = reference.drawn_from(table, sampling, slack=1e-3)[tokens] == 0
+            assert not outside.any(), f"{purpose.value}: {outside.sum()} of {DRAWS} tokens are outside the support"
+            by_number, by_likelihood = np.arange(len(shares), dtype=np.int64), np.argsort(-shares)
+            for name, order in (("by number", by_number), ("by likelihood", by_likelihood)):
+                wrong, limit = reference.chi_square(tokens, shares, order, BINS)
+                assert wrong <= limit, f"{purpose.value}, tokens {name}: chi-square {wrong:.0f}, at most {limit:.0f}"
+            values = np.concatenate([sample.log_probabilities for sample in samples])
+            inside = shares[tokens] > 0
+            difference = np.abs(values - np.log(shares[tokens], where=inside, out=values.astype(float)))
+            assert difference.max() <= 10 * self.bound, f"{purpose.value}: other log-probabilities"
 
     @demand
     async def test_the_probe_is_the_policys(self, rig: GeneratorRig) -> None:
@@ -145,7 +116,7 @@ class GeneratorSuite(Suite):
                 await rig.refit(version)
             ids = prompt(length=40)
             probed, = await rig.generator.probe([ids])
-            assert np.abs(probed - reference.log_probabilities(ids, tiny.make_tensors(version))).max() <= BOUND
+            assert np.abs(probed - reference.log_probabilities(ids, tiny.make_tensors(version))).max() <= self.bound
 
     @demand
     async def test_the_probe_looks_at_each_sequence_alone(self, rig: GeneratorRig) -> None:
@@ -155,13 +126,19 @@ class GeneratorSuite(Suite):
         for ids, values in zip(sequences, together, strict=True):
             assert np.asarray(values).shape == ids.shape and values[0] == 0 and np.isfinite(values).all()
             alone, = await rig.generator.probe([ids])
-            np.testing.assert_allclose(alone, values, atol=BOUND)
+            np.testing.assert_allclose(alone, values, atol=self.bound)
 
     @demand
     async def test_a_stream_decides_what_is_drawn(self, rig: GeneratorRig) -> None:
-        """The same stream gives the same tokens, where that is promised; other streams give others."""
+        """The same stream gives the same tokens, where that is promised; another rollout, another turn of it and
+        another seed give others."""
         first = await rig.ask_many("stream")
         assert len({tuple(sample.ids) for sample in first}) > 1, "all streams draw the same"
+        later = await asyncio.gather(*(rig.ask(f"stream{number}/1") for number in range(MANY)))
+        assert any(tuple(a.ids) != tuple(b.ids) for a, b in zip(first, later, strict=True)), "all turns draw the same"
+        async with rig.another(seed=rig.sampling[Purpose.TRAIN].seed + 1) as other:
+            others = await other.ask_many("stream")
+        assert any(tuple(a.ids) != tuple(b.ids) for a, b in zip(first, others, strict=True)), "all seeds draw the same"
         rig.needs_determinism()
         for before, after in zip(first, await rig.ask_many("stream"), strict=True):
             np.testing.assert_array_equal(after.ids, before.ids)
@@ -188,7 +165,7 @@ class GeneratorSuite(Suite):
                                           deadline_s=30.0)
         second = np.concatenate([first, reply.ids, prompt(9, 6)]).astype(np.int32)
         sample = await rig.ask("r/1", second)
-        assert await rig.difference(second, sample) <= BOUND
+        assert await rig.difference(second, sample) <= self.bound
 
     @demand
     async def test_new_weights_leave_no_cache_behind(self, rig: GeneratorRig) -> None:
@@ -198,21 +175,22 @@ class GeneratorSuite(Suite):
         old, = await rig.generator.probe([ids])
         await rig.refit(1)
         new, = await rig.generator.probe([ids])
-        assert np.abs(np.asarray(new) - np.asarray(old)).max() > BOUND, "the probe still answers with the old weights"
+        moved = float(np.abs(np.asarray(new) - np.asarray(old)).max())
+        assert moved > self.bound, "the probe still answers with the old weights"
         for sample in await rig.ask_many("after", ids=ids):
             assert {version for _, version in sample.versions} == {1}
-            assert await rig.difference(ids, sample) <= BOUND
+            assert await rig.difference(ids, sample) <= self.bound
 
     @demand
     async def test_nothing_is_admitted_while_paused(self, rig: GeneratorRig) -> None:
         """In each mode it declares: a request made during a pause is answered after it."""
-        for mode in _modes(rig):
+        for mode in modes(rig):
             await rig.generator.pause(mode)
             waiting = asyncio.ensure_future(rig.ask(f"{mode}-waits/0"))
             await asyncio.sleep(0.1)
             assert not waiting.done(), f"a request was answered during a pause ({mode})"
             await rig.generator.resume()
-            _check_form(await waiting)
+            check_form(await waiting)
 
     @demand
     async def test_draining_waits_for_what_runs(self, rig: GeneratorRig) -> None:
@@ -224,7 +202,7 @@ class GeneratorSuite(Suite):
         await hand_over(rig.generator, rig.world, tiny.make_tensors(1), 1)
         await rig.generator.resume()
         for sample in await running:
-            _check_form(sample)
+            check_form(sample)
             assert len({version for _, version in sample.versions}) == 1
 
     @demand
@@ -237,10 +215,62 @@ class GeneratorSuite(Suite):
         await hand_over(rig.generator, rig.world, tiny.make_tensors(1), 1)
         await rig.generator.resume()
         for sample in await running:
-            _check_form(sample)
+            check_form(sample)
             versions = [version for _, version in sample.versions]
             assert versions == sorted(set(versions)) and set(versions) <= {0, 1}
         assert {version for _, version in (await rig.ask("later/0")).versions} == {1}
+
+    @demand
+    async def test_kept_requests_compute_anew(self, rig: GeneratorRig) -> None:
+        """Tokens that a kept request samples after a refit come from the new weights alone: what stood in the cache is
+        computed again, so their log-probabilities are those that the probe gives."""
+        rig.needs("keep" in rig.descriptor.capabilities.refit, "it does not declare keep")
+        await rig.refit(1, endless=True)
+        ids, version, resumed = prompt(), 1, False
+        for wait_s in (0.02, 0.1, 0.5):
+            running = [asyncio.ensure_future(rig.ask(f"long{version}-{number}/0", ids, max_tokens=LONG))
+                       for number in range(3)]
+            await asyncio.sleep(wait_s)
+            version += 1
+            await rig.refit(version, mode="keep", endless=True)
+            for sample in await asyncio.gather(*running):
+                before = sum(count for count, known in sample.versions if known < version)
+                if 0 < before < len(sample.ids):
+                    resumed = True
+                    difference = await rig.difference(ids, sample, since=before)
+                    assert difference <= self.bound, f"after the refit they differ from the probe by {difference:.2g}"
+            if resumed:
+                return
+        rig.needs(resumed, "no refit met a reply under way")
+
+    @demand
+    async def test_all_engines_get_the_weights(self, rig: GeneratorRig) -> None:
+        """With two engines, requests under many affinities, which reach both, are answered from the new weights."""
+        rig.needs(self.engines_option, "the suite's engines_option names no option for the number of engines")
+        async with rig.another({**self.options, self.engines_option: 2}) as pair:
+            assert len(pair.generator.addresses()) == 2
+            await pair.refit(1)
+            ids = prompt()
+            for number in range(MANY):
+                sample = await pair.ask(f"all{number}/0", ids, affinity=f"train-{number}")
+                assert {version for _, version in sample.versions} == {1}, "an engine kept its old weights"
+                assert await pair.difference(ids, sample) <= self.bound, "an engine samples from other weights"
+
+    @demand
+    async def test_an_abort_ends_a_reply(self, rig: GeneratorRig) -> None:
+        """Where it is, long before the limit that would end it, and also while it waits for a pause to be over."""
+        await rig.refit(1, endless=True)
+        running = [asyncio.ensure_future(rig.ask(f"long{number}/0", request=f"long{number}", max_tokens=LONG))
+                   for number in range(3)]
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*(rig.client.abort(f"long{number}") for number in range(3)))
+        _check_aborted(await asyncio.gather(*running, return_exceptions=True))
+        await rig.generator.pause(rig.mode)
+        waiting = asyncio.ensure_future(rig.ask("waits/0", request="waits", max_tokens=LONG))
+        await asyncio.sleep(0.05)
+        await rig.client.abort("waits")
+        await rig.generator.resume()
+        _check_aborted(await asyncio.gather(waiting, return_exceptions=True))
 
     @demand
     async def test_aborting_frees_the_slot(self, rig: GeneratorRig) -> None:
@@ -254,8 +284,8 @@ class GeneratorSuite(Suite):
         for number in range(MANY):
             await rig.client.abort(f"doomed{number}")
         await asyncio.gather(*doomed, return_exceptions=True)
-        _check_form(await neighbour)
-        _check_form(await rig.ask("successor/0"))
+        check_form(await neighbour)
+        check_form(await rig.ask("successor/0"))
 
     @demand
     async def test_being_cancelled_frees_the_slot(self, rig: GeneratorRig) -> None:
@@ -273,7 +303,7 @@ class GeneratorSuite(Suite):
         await rig.generator.pause(rig.mode)
         await raised(rig.ask("late/0", deadline_s=SOON_S))
         await rig.generator.resume()
-        _check_form(await rig.ask("next/0"))
+        check_form(await rig.ask("next/0"))
 
     @demand
     async def test_other_sampling_is_refused(self, rig: GeneratorRig) -> None:
@@ -283,7 +313,7 @@ class GeneratorSuite(Suite):
                                          {"repetition_penalty": 1.3}]
         for change in changes:
             await raised(rig.ask("odd/0", **change))
-        _check_form(await rig.ask("next/0"))
+        check_form(await rig.ask("next/0"))
 
     @demand
     async def test_weights_that_never_come_are_an_error(self, rig: GeneratorRig) -> None:
@@ -307,7 +337,7 @@ class GeneratorSuite(Suite):
             await raised(hand_over(rig.generator, rig.world, wrong, 1))
         await hand_over(rig.generator, rig.world, whole, 2)
         await rig.generator.resume()
-        _check_form(await rig.ask("next/0"))
+        check_form(await rig.ask("next/0"))
 
     @demand
     async def test_a_restarted_engine_waits_for_weights(self, rig: GeneratorRig) -> None:
@@ -323,27 +353,9 @@ class GeneratorSuite(Suite):
         await rig.generator.close()
         await rig.generator.close()
         async with rig.world.fabric() as fabric:
-            await rig.world.make(rig.descriptor, rig.config, fabric, _shared(rig.world, rig.sampling)).close()
+            await rig.world.make(rig.descriptor, rig.config, fabric, shared_of(rig.world, rig.sampling)).close()
 
 
-def prompt(seed: int = 0, length: int = 24) -> Ids:
-    """Random bytes, the same for the same arguments."""
-    return np.random.RandomState(seed).randint(0, 256, length).astype(np.int32)
-
-
-def _modes(rig: GeneratorRig) -> list[Literal["drain", "keep"]]:
-    modes: tuple[Literal["drain", "keep"], ...] = ("drain", "keep")
-    return [mode for mode in modes if mode in rig.descriptor.capabilities.refit]
-
-
-def _shared(world: World, sampling: dict[Purpose, Sampling]) -> dict[str, Any]:
-    return {"loss": world.loss, "limits": world.limits, "sampling": sampling, "transport": SAFETENSORS}
-
-
-def _check_form(sample: Sample) -> None:
-    assert sample.ids.dtype == np.int32 and len(sample.ids) >= 1
-    assert ((sample.ids >= 0) & (sample.ids < tiny.VOCABULARY)).all()
-    assert sample.log_probabilities.shape == sample.ids.shape
-    assert np.isfinite(sample.log_probabilities).all() and (sample.log_probabilities <= 1e-6).all()
-    assert sum(count for count, _ in sample.versions) == len(sample.ids)
-    assert all(count > 0 for count, _ in sample.versions)
+def _check_aborted(answers: Sequence[Sample | BaseException]) -> None:
+    for answer in answers:
+        assert isinstance(answer, BaseException) or len(answer.ids) < LONG, "an aborted reply went on to its limit"

@@ -18,7 +18,7 @@ OPEN: Mapping[str, int] = {"trainer": 0, "generator": 0, "rollout": 0}
 
 @dataclass
 class HardwareRig(Rig):
-    """``hardware`` as a plan makes it: without a fabric."""
+    """``hardware`` as a plan makes it: without fabric and clock."""
 
     hardware: Hardware
 
@@ -30,7 +30,7 @@ class HardwareSuite(Suite):
 
     @asynccontextmanager
     async def open(self, world: World, rig: Rig) -> AsyncIterator[HardwareRig]:
-        yield HardwareRig(**vars(rig), hardware=world.make(rig.descriptor, rig.config, None))
+        yield HardwareRig(**vars(rig), hardware=world.make_to_ask(rig.descriptor, rig.config))
 
     @demand
     async def test_facts_are_json(self, rig: HardwareRig) -> None:
@@ -53,7 +53,10 @@ class HardwareSuite(Suite):
     async def test_wanted_numbers_are_kept(self, rig: HardwareRig) -> None:
         """A plugin that asks for a number of workers gets it, or an error; another number would change results."""
         for count in (1, 2, 3):
-            placed = rig.hardware.place({"trainer": count, "generator": count, "rollout": count})
+            try:
+                placed = rig.hardware.place({"trainer": count, "generator": count, "rollout": count})
+            except Exception:
+                continue  # it says that there is no room
             assert {role: placed[role].workers for role in OPEN} == dict.fromkeys(OPEN, count)
 
     @demand

@@ -158,7 +158,9 @@ def _step(recording: Recording, step: int) -> None:
 
 def _rollouts(recording: Recording, step: int) -> None:
     recording.add(Kind.PHASE, step, phase=Phase.ROLLOUT.value)
-    recording.add(Kind.STALL, step, waiting="rollouts", seconds=130.0, stacks={"engine": "File ..."})
+    recording.add(Kind.STALL, step, message="nothing has moved for 130 s in phase rollout", seconds=130.0,
+                  waiting={"phase": Phase.ROLLOUT.value, "prompts": PROMPTS, "rollouts": [[]], "generator": {}},
+                  stacks={"engine": "File ..."})
     for number in range((step - 1) * PROMPTS, step * PROMPTS):
         _rollout(recording, step, f"t{number}.0", number, end="failed", cause="environment", message="no: such tool",
                  reward=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pluggy
+import pytest
 
 from ..contract import Event, Finding, Kind, Purpose, Role, RunFacts
 from ..contract.codec import to_jsonable
@@ -28,7 +29,8 @@ class ObserverRig(Rig):
     def watch(self, folder: Path, events: Sequence[Event], before: Sequence[Event] = ()) -> Any:
         """Let a new observer see a run in ``folder``, in a later attempt where there were events ``before``; returns
         its hooks."""
-        hooks = self._registered(folder)
+        summary = summarise([*before, *events])
+        hooks = _registered(self.world.make(self.descriptor, self.config, None, run_folder=folder))
         hooks.run_started(run=RunFacts("20300101-000000-conformance-0", folder, history.profile(), False, before))
         for event in events:
             hooks.event(event=event)
@@ -37,15 +39,21 @@ class ObserverRig(Rig):
             if event.kind == Kind.VALIDATION:
                 groups = [history.group(number, Purpose.VALIDATION) for number in range(history.TASKS)]
                 hooks.validated(report=history.validation(event.step or 0), groups=groups)
-        hooks.run_ended(summary=summarise([*before, *events]))
+        hooks.run_ended(summary=summary)
         return hooks
 
-    def _registered(self, folder: Path) -> Any:
-        manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(ObserverHooks)
-        manager.register(self.world.make(self.descriptor, self.config, None, run_folder=folder), "observed")
-        manager.check_pending()
-        return manager.hook
+    def judge(self, folder: Path, events: Sequence[Event]) -> list[Finding]:
+        """What ``check`` gets to hear: it asks an observer that saw nothing of the run."""
+        hooks = _registered(self.world.make_to_ask(self.descriptor, self.config, run_folder=folder))
+        return [item for found in hooks.check_run(folder=folder, events=events) for item in found]
+
+
+def _registered(observer: object) -> Any:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(ObserverHooks)
+    manager.register(observer, "observed")
+    manager.check_pending()
+    return manager.hook
 
 
 class ObserverSuite(Suite):
@@ -97,22 +105,26 @@ class ObserverSuite(Suite):
 
     @demand
     async def test_it_writes_into_the_runs_folder_only(self, rig: ObserverRig) -> None:
-        """Whatever it leaves belongs to the run; the working directory is the user's."""
-        elsewhere, here = rig.world.new_folder(), Path.cwd()
-        os.chdir(elsewhere)
-        try:
+        """Whatever it leaves belongs to the run; working directory and home are the user's, and nobody tidies up the
+        folder for temporary files."""
+        here, home, temporary = (rig.world.new_folder() for _ in range(3))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(here)
+            patch.setenv("HOME", str(home))
+            patch.setenv("TMPDIR", str(temporary))
+            patch.setattr(tempfile, "tempdir", None)
             rig.watch(rig.world.new_folder(), history.whole_run())
-        finally:
-            os.chdir(here)
-        assert list(elsewhere.iterdir()) == []
+        for name, folder in (("working directory", here), ("home", home), ("temporary files", temporary)):
+            assert not list(folder.iterdir()), f"left in the folder for {name}: {list(folder.iterdir())}"
 
     @demand
     async def test_its_findings_are_json(self, rig: ObserverRig) -> None:
-        """``check_run`` judges what it wrote, later and on any machine, and also a folder where nothing is left."""
+        """``check_run`` judges what another object of it wrote, later and on any machine, and also a folder where
+        nothing is left."""
         folder, events = rig.world.new_folder(), history.whole_run()
         hooks = rig.watch(folder, events)
         rig.needs(hooks.check_run.get_hookimpls(), "it does not implement check_run")
         for where in (folder, rig.world.new_folder()):
-            for finding in (item for found in hooks.check_run(folder=where, events=events) for item in found):
+            for finding in rig.judge(where, events):
                 assert isinstance(finding, Finding) and finding.rule and finding.message
                 assert json.loads(json.dumps(asdict(finding))) == asdict(finding)

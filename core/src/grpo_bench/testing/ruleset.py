@@ -49,7 +49,7 @@ class RulesetSuite(Suite):
 
     @asynccontextmanager
     async def open(self, world: World, rig: Rig) -> AsyncIterator[RulesetRig]:
-        yield RulesetRig(**vars(rig), ruleset=world.make(rig.descriptor, rig.config, None, _shared()))
+        yield RulesetRig(**vars(rig), ruleset=world.make_to_ask(rig.descriptor, rig.config, _shared()))
 
     @demand
     async def test_findings_are_json(self, rig: RulesetRig) -> None:

@@ -136,13 +136,13 @@ class Suite:
         assert issubclass(descriptor.config, object) and hasattr(descriptor.config, "model_validate")
         named = {"factory": descriptor.factory, "client": descriptor.client, "describe": descriptor.describe,
                  "worker_factory": descriptor.worker_factory}
-        owed = {Role.GENERATOR: {"client"}, Role.ENVIRONMENT: {"worker_factory"}, Role.AGENT: {"worker_factory"}}
+        owed = {Role.GENERATOR: {"factory", "client"}, Role.ENVIRONMENT: {"factory", "worker_factory"},
+                Role.AGENT: {"worker_factory"}}
         assert descriptor.known_failures.keys() <= set(self.demands()), "known_failures names demands that do not exist"
-        for name in owed.get(descriptor.role, set()):
+        for name in owed.get(descriptor.role, {"factory"}):
             assert named[name], f"a {descriptor.role.value} needs a {name}"
-        made_in_workers_only = {"factory"} if descriptor.role is Role.AGENT else set()
         for name, spec in named.items():
-            if spec and name not in made_in_workers_only:
+            if spec:
                 assert callable(load_object(spec)), f"{name} names {spec}, which cannot be called"
 
     @demand

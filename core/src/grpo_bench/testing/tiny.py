@@ -21,6 +21,7 @@ END = VOCABULARY - 1
 WIDTH = 16
 LONGEST = 1024
 _END_LOGIT = 1.3
+_NEVER_LOGIT = 30.0
 
 TEMPLATE = """\
 {%- for m in messages -%}
@@ -53,6 +54,15 @@ def make_tensors(seed: int = 0) -> Tensors:
                **{f"{layer}{name}.weight": random.normal(0, 0.05, (WIDTH, WIDTH)) for name in matrices},
                **{f"{layer}{name}.weight": np.ones(WIDTH) for name in norms}}
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+
+
+def make_endless(seed: int = 0) -> Tensors:
+    """The weights of :func:`make_tensors`, but for replies that go on until a limit ends them."""
+    tensors = dict(make_tensors(seed))
+    embed = tensors["model.embed_tokens.weight"].copy()
+    embed[END] = 0.0
+    embed[END, 0] = -_NEVER_LOGIT
+    return {**tensors, "model.embed_tokens.weight": embed}
 
 
 def make_policy(folder: Path, seed: int = 0) -> Path:

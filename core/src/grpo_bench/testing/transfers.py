@@ -7,6 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from ..contract import Generator, TensorSpec, Trainer, Transfer
 from ..steps import transport
 from . import tiny
@@ -14,6 +17,8 @@ from .world import World
 
 SAFETENSORS = transport.NAME
 
+_PRECISION = {"float64": 1e-6, "float32": 1e-6, "float16": 2**-10, "bfloat16": 2**-7}
+"""By which share a value may differ from one that was rounded to that dtype; coarser stores decide."""
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
 
 
@@ -59,3 +64,25 @@ def stored(folder: Path) -> Mapping[TensorSpec, bytes]:
                 spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
                 found[spec] = data[start + first:start + last]
     return found
+
+
+def apart(sent: Mapping[TensorSpec, bytes], kept: Mapping[TensorSpec, bytes]) -> str:
+    """How two lots of tensors differ, by name, shape and value, up to the precision of the coarser dtype; empty where
+    they do not."""
+    by_name = {spec.name: (spec, data) for spec, data in kept.items()}
+    if odd := {spec.name for spec in sent} ^ by_name.keys():
+        return f"only one has {', '.join(sorted(odd))}"
+    for spec, data in sent.items():
+        other, own = by_name[spec.name][0], _values(*by_name[spec.name])
+        if spec.shape != other.shape:
+            return f"{spec.name} has the shapes {spec.shape} and {other.shape}"
+        share = max(_PRECISION[spec.dtype], _PRECISION[other.dtype])
+        if not np.allclose(_values(spec, data), own, rtol=share, atol=share * 1e-3):
+            return f"{spec.name} has other values"
+    return ""
+
+
+def _values(spec: TensorSpec, data: bytes) -> npt.NDArray[np.float64]:
+    if spec.dtype == "bfloat16":  # the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).astype(np.float64)

@@ -71,14 +71,22 @@ class World:
     def make(self, descriptor: Plugin, config: Any, fabric: FabricHandle | None,
              shared: Mapping[str, Any] | None = None, checkpoint: Path | None = None,
              run_folder: Path | None = None) -> Any:
-        """The role object that the descriptor's factory makes; ``checkpoint``: another policy than the kit's."""
-        absent: Any = fabric
+        """The role object that the descriptor's factory makes for a run; ``checkpoint``: another policy than the
+        kit's."""
+        return self._made(descriptor, config, fabric, self.clock, shared, checkpoint, run_folder)
+
+    def make_to_ask(self, descriptor: Plugin, config: Any, shared: Mapping[str, Any] | None = None,
+                    run_folder: Path | None = None) -> Any:
+        """The role object that the factory makes where it only answers questions: without fabric and clock."""
+        return self._made(descriptor, config, None, None, shared, None, run_folder)
+
+    def _made(self, descriptor: Plugin, config: Any, fabric: Any, clock: Any, shared: Mapping[str, Any] | None,
+              checkpoint: Path | None, run_folder: Path | None) -> Any:
         policy = replace(self.policy, checkpoint=checkpoint or self.policy.checkpoint)
         return load_object(descriptor.factory)(PluginContext(
-            config=config, fabric=absent, placement=Placement(), run_folder=run_folder or self.new_folder(),
-            policy=policy,
-            seed=SEED, deterministic=descriptor.capabilities.deterministic, clock=self.clock, logger=self.logger,
-            shared=shared or {}))
+            config=config, fabric=fabric, placement=Placement(), run_folder=run_folder or self.new_folder(),
+            policy=policy, seed=SEED, deterministic=descriptor.capabilities.deterministic, clock=clock,
+            logger=self.logger, shared=shared or {}))
 
     def make_in_worker(self, descriptor: Plugin, config: Any) -> Any:
         """The role object that a rollout worker would make."""

@@ -34,6 +34,7 @@ class Engine:
         self._profiles = {sampling.purpose: sampling for sampling in context.config["sampling"]}
         self._model: Model | None = None
         self._version = -1
+        self._asked: set[str] = set()
         self._running: set[str] = set()
         self._aborted: set[str] = set()
         self._open, self._moving, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -43,19 +44,20 @@ class Engine:
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
         if _distribution(sampling) != _distribution(self._profiles[sampling.purpose]):
             raise ValueError(f"neither profile samples like this: {sampling}")
-        await self._open.wait()
-        self._running.add(request_id)
-        self._idle.clear()
+        self._asked.add(request_id)
         try:
+            await self._open.wait()
+            self._running.add(request_id)
+            self._idle.clear()
             return await self._sample(request_id, ids, sampling, stream)
         finally:
-            self._running.discard(request_id)
-            self._aborted.discard(request_id)
+            for requests in (self._asked, self._running, self._aborted):
+                requests.discard(request_id)
             if not self._running:
                 self._idle.set()
 
     def abort(self, request_id: str) -> None:
-        if request_id in self._running:
+        if request_id in self._asked:
             self._aborted.add(request_id)
 
     async def pause(self, mode: Literal["drain", "keep"]) -> None:

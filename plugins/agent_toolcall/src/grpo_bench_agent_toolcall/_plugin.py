@@ -26,7 +26,6 @@ plugin = Plugin(
     role=Role.AGENT,
     summary="view, edit, test and submit over several turns, in process",
     config=ToolCallConfig,
-    factory="grpo_bench_agent_toolcall.agent:make",
     worker_factory="grpo_bench_agent_toolcall.agent:make_in_worker",
     capabilities=Capabilities(prompt=frozenset({"statement", "path", "test_command"}),
                               sandbox=frozenset({"exec", "files"}), form="in_process", deterministic=True),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_bench.contract import End, PluginContext, PolicyClient, Sandbox, Task, ToolCall, WorkerContext
+from grpo_bench.contract import End, PolicyClient, Sandbox, Task, ToolCall, WorkerContext
 
 from ._plugin import ToolCallConfig
 
@@ -117,11 +117,6 @@ class Episode:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
-
-
-def make(context: PluginContext) -> ToolCallAgent:
-    """The descriptor's factory."""
-    return ToolCallAgent(context.config)
 
 
 def make_in_worker(config: ToolCallConfig, _context: WorkerContext) -> ToolCallAgent:

@@ -15,7 +15,10 @@ trainer = Plugin(
     capabilities=Capabilities(sends=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True),
     known_failures={
         "test_nothing_is_learned_where_nothing_was_better": "each trained token leaves a trace, so that none is lost",
+        "test_only_sampled_tokens_within_the_clip_train": "it has a loss of its own, without ratios",
         "test_saved_weights_are_the_current_ones": "its weights are no tensors of the policy's",
+        "test_the_loss_is_the_contracts": "it has a loss of its own, without ratios",
+        "test_what_was_learned_is_sent": "its weights are no tensors of the policy's",
     },
 )
 
@@ -28,6 +31,7 @@ generator = Plugin(
         refit=frozenset({"drain", "keep"}),
         sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
                             "frequency_penalty"})),
+    known_failures={"test_draws_follow_the_distribution": "its replies are canned"},
 )
 
 environment = Plugin(
@@ -41,7 +45,7 @@ environment = Plugin(
 
 agent = Plugin(
     name="mock", role=Role.AGENT, summary="looks around, then hands in an answer", config=AgentConfig,
-    factory="grpo_bench_mock.solver:create", worker_factory="grpo_bench_mock.solver:create", stand_in=True,
+    worker_factory="grpo_bench_mock.solver:create", stand_in=True,
     capabilities=Capabilities(prompt=frozenset({"statement"}), sandbox=frozenset({"exec", "files"}),
                               deterministic=True),
 )

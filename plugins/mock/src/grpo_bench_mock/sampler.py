@@ -109,6 +109,7 @@ class MockEngine:
         self._allowed = {_distribution(sampling) for sampling in context.config["sampling"]}
         self._weights: w.Weights | None = None
         self._version = -1
+        self._waiting: dict[str, asyncio.Task[Any]] = {}
         self._requests: dict[str, asyncio.Task[Any]] = {}
         self._open = asyncio.Event()
         self._moving = asyncio.Event()
@@ -122,9 +123,13 @@ class MockEngine:
         if _distribution(sampling) not in self._allowed:
             raise ValueError(f"the request's sampling is neither the training nor the validation one: {sampling}")
         fault = await self._faults.at("generate", step=self._version, about=stream)
-        await self._open.wait()
         task = asyncio.current_task()
         assert task is not None
+        self._waiting[request_id] = task
+        try:
+            await self._open.wait()
+        finally:
+            del self._waiting[request_id]
         self._requests[request_id] = task
         self._idle.clear()
         try:
@@ -135,7 +140,7 @@ class MockEngine:
                 self._idle.set()
 
     def abort(self, request_id: str) -> None:
-        if (task := self._requests.get(request_id)) is not None:
+        if (task := self._requests.get(request_id) or self._waiting.get(request_id)) is not None:
             task.cancel()
 
     async def pause(self, mode: Literal["drain", "keep"]) -> None:
