@@ -222,7 +222,7 @@ def test_an_observer_that_cannot_be_made_is_named(tmp_path):
     plan = replace(plan, observers=(Part(Role.OBSERVER, broken, {}, "none", "0", {}),))
     with pytest.raises(PluginError, match=r"TypeError.*plugin broken, role observer"):
         run_virtual(lambda clock: conduct(plan, tmp_path, clock))
-    assert "the observers cannot be made" in (log := (tmp_path / "engine.log").read_text())
+    assert "the attempt cannot begin" in (log := (tmp_path / "engine.log").read_text())
     assert "the JSON object must be" in log
 
 
