@@ -11,6 +11,7 @@ from one process that has imported everything, so that one costs a fraction of a
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from grpo_bench.contract import Kind, timeless
 from grpo_bench.engine import conduct, make_folder, prepare
 from grpo_bench.engine.clock import run_real
 from grpo_bench.observers import read_events
-from grpo_bench.registry import build, make_plan, resolve
+from grpo_bench.registry import make_plan, resolve
 
 _TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 
@@ -154,7 +155,7 @@ def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     folder.mkdir(parents=True)
     runs = folder / "runs"
     runs.mkdir()
-    signals, phases = [], []
+    signals, phases, events = [], [], []
     for at in [*case["at"], sys.maxsize]:
         signals.append(attempt(runs, case["overrides"], "touch" if at == sys.maxsize else case["how"], at))
         events = _events(runs)
@@ -175,6 +176,7 @@ def _events(runs: Path) -> list[Any]:
 
 
 def main(folder: Path) -> None:
+    build: Any = importlib.import_module("grpo_bench.registry.build")
     lock = functools.cache(build.distribution_lock)
     build.distribution_lock = lambda names: lock(tuple(names))
     make_plan(resolve("mock"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from grpo_bench.cli import main
 from grpo_bench.contract import Event, Kind, RunFolderError, settings_of, timeless
 from grpo_bench.engine import conduct, make_folder, prepare, run_virtual
 from grpo_bench.observers import Journal, read_events, summarise
-from grpo_bench.registry import build, make_plan, resolve
+from grpo_bench.registry import make_plan, resolve
 
 SMALL = ("grpo.max_steps=4", "grpo.prompts_per_step=2", "grpo.generations_per_prompt=2", "validation.max_tasks=2",
          "validation.metric=off", "validation.target=off", "checkpoint.period=1", "checkpoint.keep=4")
@@ -25,6 +26,7 @@ SMALL = ("grpo.max_steps=4", "grpo.prompts_per_step=2", "grpo.generations_per_pr
 @pytest.fixture(scope="module", autouse=True)
 def software() -> Iterator[None]:
     """What is installed is hashed once for all these plans."""
+    build: Any = importlib.import_module("grpo_bench.registry.build")
     lock = functools.cache(build.distribution_lock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "distribution_lock", lambda names: lock(tuple(names)))

@@ -28,7 +28,9 @@ def make_all(folder: Path) -> list[Path]:
 
 
 def files(folder: Path) -> set[str]:
-    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    """Names of all files in it, but for what Python leaves behind when it runs them."""
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts}
 
 
 def python(*arguments: str, folder: Path, path: Path) -> subprocess.CompletedProcess[str]:

@@ -159,7 +159,7 @@ class _Conductor:
         self._abandoned = asyncio.Event()
         self._parts: Assembly | None = None
         self._loop: Loop | None = None
-        self._transport = Scratch(memory=True)
+        self._transport: Scratch | None = None
 
     def _observer(self, part: Part) -> object:
         context = bare_context(self._plan, part, self._folder, self._clock, self._logger)
@@ -178,7 +178,8 @@ class _Conductor:
             with turning(watched, self._logger) if watched else nullcontext():
                 return self._end(*await self._until_closed())
         finally:
-            self._transport.remove()
+            if self._transport is not None:
+                self._transport.remove()
             with suppress(GrpoBenchError):  # the journal's last sync; what it could not write was said before
                 self._observers.close()
             self._log.close()
@@ -248,6 +249,7 @@ class _Conductor:
         policy = self._plan.profile.policy
         chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
                                  tool_parser=policy.tool_parser)
+        self._transport = Scratch(memory=True)
         self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
         async with asyncio.TaskGroup() as tasks:
             watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
