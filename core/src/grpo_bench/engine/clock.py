@@ -18,10 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from ..observers.ledger import apart
+
 T = TypeVar("T")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _LEFT_S = 5.0
-_AGREE_S, _AGREE_SHARE = 0.05, 0.001
 
 
 class RealClock:
@@ -142,8 +143,8 @@ def disagreements(ending: Mapping[str, Any], elapsed_s: float, process_s: float)
     found = []
     for what, part, whole in (("the phases add up to", sum(ending["ledger"].values()), ending["wall_s"]),
                               ("the run's clock says", elapsed_s, process_s)):
-        if abs(part - whole) > max(_AGREE_S, _AGREE_SHARE * whole):
-            found.append(f"{what} {part:.3f} s where {whole:.3f} s have passed: {part - whole:+.3f} s")
+        if (missing := apart(part, whole)) is not None:
+            found.append(f"{what} {part:.3f} s where {whole:.3f} s have passed: {-missing:+.3f} s")
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..contract import Event, Kind, RunFolderError, Status, settings_of
 from ..observers import read_run
 from ..observers.journal import FILE as JOURNAL
-from ..registry import Plan, make_plan, recorded
+from ..registry import Plan, make_plan, read_object, recorded
 from .checkpoints import CheckpointStore, Restored
 
 PROFILE = "profile.json"
@@ -51,12 +51,12 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
     finished, or would not be the same run any more; with ``force`` differences are noted instead."""
     if not (folder / PROFILE).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {PROFILE}")
-    history = tuple(read_run(folder)) if _is_there(folder / JOURNAL) else ()
+    history = tuple(read_run(folder)) if (folder / JOURNAL).exists() else ()
     if not history:
         if (folder / CHECKPOINTS).exists():
             raise RunFolderError(f"{folder} has checkpoints, but its {JOURNAL} is empty or gone",
                                  hint="restore the journal from a copy")
-        return make_plan(recorded(folder / PROFILE, _read(folder / provenance_file(1)).get("profile", ""))), None
+        return make_plan(recorded(folder / PROFILE, read_object(folder / provenance_file(1)).get("profile", ""))), None
     if not history[0].data.keys() >= {"settings", "placements"}:
         raise RunFolderError(f"{folder / JOURNAL}, line 1: it does not say what the run is made of",
                              hint="an older grpo-bench recorded it; start it anew with grpo-bench run")
@@ -64,7 +64,7 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
         raise RunFolderError(f"{folder} has ended ({history[-1].data['status']}): there is nothing to resume")
     attempt = 1 + max((event.data["attempt"] for event in history if event.kind == Kind.RESUMED), default=1)
     plan = make_plan(recorded(folder / PROFILE, history[0].data["profile"]))
-    differences = tuple(_differences(history, plan, _read(folder / provenance_file(attempt - 1))))
+    differences = tuple(_differences(history, plan, read_object(folder / provenance_file(attempt - 1))))
     if differences and not force:
         more = (f"and {len(differences) - _SHOWN} more",) if len(differences) > _SHOWN else ()
         shown = "".join(f"\n    {line}" for line in (*differences[:_SHOWN], *more))
@@ -103,20 +103,3 @@ def _unequal(path: str, before: Any, now: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = "absent" if value is None else json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _is_there(file: Path) -> bool:
-    """Whether there is a file to read; RunFolderError for a pipe or a device, which could be read for ever."""
-    if file.exists() and not file.is_file():
-        raise RunFolderError(f"{file} is no file", hint="restore it from a copy")
-    return file.exists()
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text()) if _is_there(file) else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="restore it from a copy") from error
-    if not isinstance(found, dict):
-        raise RunFolderError(f"{file} holds no JSON object", hint="restore it from a copy")
-    return found

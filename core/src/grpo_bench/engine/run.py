@@ -151,7 +151,7 @@ class _Conductor:
             journal.close()
             self._log.close()
             raise
-        self._recorder = Recorder(clock, self._deliver, first_seq=self._observers.journal.next_seq)
+        self._recorder = Recorder(clock, self._deliver, first_seq=journal.next_seq)
         self._fabric_cpu_s = 0.0
         self._work: asyncio.Task[tuple[Status, str]] | None = None
         self._stopped = False

@@ -114,6 +114,8 @@ def encode(event: Event) -> str:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a journal (a run folder or the file itself), in order; RunFolderError names what is damaged."""
     path = path / FILE if path.is_dir() else path
+    if path.exists() and not path.is_file():
+        raise RunFolderError(f"{path} is no file", hint="give the folder of a run; it holds events.jsonl")
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file):

@@ -74,10 +74,15 @@ def in_order(spent: Mapping[str, float]) -> dict[str, float]:
     return {name: spent[name] for name in [*names, *sorted(spent.keys() - set(names))]}
 
 
+def apart(part_s: float, whole_s: float) -> float | None:
+    """Seconds by which one account of a time misses the other, where that is more than 0.1 % and 50 ms; else None."""
+    missing = whole_s - part_s
+    return missing if abs(missing) > max(0.05, 1e-3 * whole_s) else None
+
+
 def unaccounted(phases: Mapping[str, float], wall_s: float) -> float | None:
-    """Seconds by which the phases' sum misses the wall clock, where that is more than 0.1 % and 50 ms; else None."""
-    missing = wall_s - sum(phases.values())
-    return missing if abs(missing) > max(0.05, 1e-3 * wall_s) else None
+    """Seconds by which the phases' sum misses the wall clock, where they are :func:`apart`; else None."""
+    return apart(sum(phases.values()), wall_s)
 
 
 @dataclass(frozen=True, slots=True)

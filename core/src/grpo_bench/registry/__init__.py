@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from .plan import Part as Part, Plan as Plan
     from .profile import Profile as Profile, Section as Section
     from .provenance import distribution_lock as distribution_lock
-    from .resolved import Explained as Explained, Resolved as Resolved, recorded as recorded, resolve as resolve
+    from .resolved import (
+        Explained as Explained, Resolved as Resolved, read_object as read_object, recorded as recorded,
+        resolve as resolve,
+    )
     from .source import read_sources as read_sources
 
 _HOMES = {
     "Explained": "resolved", "Installed": "installed", "Origin": "layers", "Part": "plan", "Plan": "plan",
     "Profile": "profile", "Resolved": "resolved", "Section": "profile", "distribution_lock": "provenance",
     "installed_plugins": "installed", "load_plugin": "loading", "make_plan": "build", "profile_names": "layers",
-    "read_sources": "source", "recorded": "resolved", "resolve": "resolved",
+    "read_object": "resolved", "read_sources": "source", "recorded": "resolved", "resolve": "resolved",
 }
 
 __all__ = [
     "Explained", "Installed", "Origin", "Part", "Plan", "Profile", "Resolved", "Section", "distribution_lock",
-    "installed_plugins", "load_plugin", "make_plan", "profile_names", "read_sources", "recorded", "resolve",
+    "installed_plugins", "load_plugin", "make_plan", "profile_names", "read_object", "read_sources", "recorded",
+    "resolve",
 ]
 
 

@@ -61,14 +61,22 @@ def resolve(name: str, *, registry: Path | None = None, overrides: Iterable[str]
     return Resolved(merged, validate(Profile, merged.values, merged), sources)
 
 
-def recorded(file: Path, name: str) -> Resolved:
-    """Profile ``name`` as a run's ``profile.json`` keeps it, every value written out."""
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object that a file of a run folder holds; RunFolderError where it holds none."""
+    if file.exists() and not file.is_file():
+        raise RunFolderError(f"{file} is no file", hint="restore it from a copy")
     try:
-        values = json.loads(file.read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}", hint="restore it from a copy") from error
-    if not isinstance(values, dict):
-        raise RunFolderError(f"{file} holds no profile", hint="restore it from a copy")
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{file} holds no JSON object", hint="restore it from a copy")
+    return found
+
+
+def recorded(file: Path, name: str) -> Resolved:
+    """Profile ``name`` as a run's ``profile.json`` keeps it, every value written out."""
+    values = read_object(file)
     if found := fault(values):
         raise RunFolderError(f"{file}: {dotted(found[0])}: {found[1]}", hint="restore it from a copy")
     origin = Origin("recorded", file=file)

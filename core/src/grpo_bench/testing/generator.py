@@ -198,9 +198,7 @@ class GeneratorSuite(Suite):
         rig.needs("drain" in rig.descriptor.capabilities.refit, "it does not declare drain")
         running = asyncio.ensure_future(rig.ask_many("drained"))
         await asyncio.sleep(0.05)
-        await rig.generator.pause("drain")
-        await hand_over(rig.generator, rig.world, tiny.make_tensors(1), 1)
-        await rig.generator.resume()
+        await rig.refit(1, mode="drain")
         for sample in await running:
             check_form(sample)
             assert len({version for _, version in sample.versions}) == 1
@@ -211,9 +209,7 @@ class GeneratorSuite(Suite):
         rig.needs("keep" in rig.descriptor.capabilities.refit, "it does not declare keep")
         running = asyncio.ensure_future(rig.ask_many("kept"))
         await asyncio.sleep(0.05)
-        await rig.generator.pause("keep")
-        await hand_over(rig.generator, rig.world, tiny.make_tensors(1), 1)
-        await rig.generator.resume()
+        await rig.refit(1, mode="keep")
         for sample in await running:
             check_form(sample)
             versions = [version for _, version in sample.versions]
