@@ -1,7 +1,8 @@
 # grpo-bench. Every target sets up what it needs; setting up again costs nothing while nothing changed.
 #
 #   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
-#   make test [ARGS="-k journal"]                 all tests
+#   make test [ARGS="-k journal"]                 all tests that one environment can run
+#   make test-real [ARGS=...]                     those that need vLLM or Megatron, in environments built for them
 #   make lint                                     style, types, import rules
 #   make bench [ARGS=...]                         speed, as ratios within one run
 #   make setup                                    only set up: .venv/bin/grpo-bench
@@ -9,11 +10,13 @@
 #   make clean                                    remove what set-up made
 #
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
+# ENVIRONMENTS are those that test-real builds (docs/environments.md): they stay in the user's cache, 5 GB together.
 
 PYTHON ?= python3
 PROFILE ?= laptop
 ARGS ?=
 TORCH_INDEX ?=
+ENVIRONMENTS ?= megatron vllm
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +26,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench check clean
+.PHONY: help setup run test test-real lint bench check clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -35,6 +38,10 @@ run: setup
 
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-real: setup
+	@$(BIN)/grpo-bench env build $(ENVIRONMENTS) $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	@$(BIN)/python -m pytest --real -m real $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -55,12 +55,12 @@ class World:
     def tasks(self, split):
         return [Task(f"{split}-{number}", split, {"statement": "Mend it."}, {}, "0") for number in range(6)]
 
-def facts(config):
+def facts(config, site):
     return {"isolation": "none"}
 
 def make(role, name, config=Empty, factory="none:none", **capabilities):
-    describe = capabilities.pop("describe", None)
-    return Plugin(name=name, role=role, summary="for tests", config=config, factory=factory, describe=describe,
+    optional = {key: capabilities.pop(key) for key in ("describe", "narrow", "env") if key in capabilities}
+    return Plugin(name=name, role=role, summary="for tests", config=config, factory=factory, **optional,
                   capabilities=Capabilities(**capabilities))
 
 trainer = make(Role.TRAINER, "steady", TrainerConfig, sends=frozenset({"safetensors", "shared"}), deterministic=True)
@@ -75,7 +75,7 @@ picky = make(Role.AGENT, "picky", sandbox=frozenset({"spawn"}))
 program = make(Role.AGENT, "program", form="program")
 hardware = make(Role.HARDWARE, "steady", factory=__name__ + ":Machine")
 ruleset = make(Role.RULESET, "strict", factory=__name__ + ":Rules")
-broken_facts = make(Role.ENVIRONMENT, "broken", **OFFERED, describe=__name__ + ":nowhere")
+broken_facts = make(Role.ENVIRONMENT, "broken", **OFFERED, describe=__name__ + ":nowhere", factory=__name__ + ":World")
 '''
 
 POINTS = {"trainer": {"steady": "trainer"}, "generator": {"steady": "generator", "deaf": "deaf", "canned": "canned"},

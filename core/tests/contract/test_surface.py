@@ -14,9 +14,9 @@ NAMES = {
     "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "Purpose",
     "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
-    "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence",
+    "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
     "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "canonical",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical",
     "hookimpl", "load_object", "settings_of", "timeless",
 }
 

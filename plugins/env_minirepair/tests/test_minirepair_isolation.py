@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from grpo_bench.contract import LossSettings, Placement, PolicyFacts, Site
 from grpo_bench_env_minirepair import MiniRepairConfig
 from grpo_bench_env_minirepair.environment import describe
 
@@ -140,7 +141,8 @@ def test_expected_values_are_not_in_the_child(lab) -> None:
 
 
 def test_isolation_in_force_is_stated(lab) -> None:
-    facts = describe(MiniRepairConfig(isolation=lab.isolation))
+    site = Site(PolicyFacts(Path(), 1, 1), Placement(), None, {}, {}, LossSettings(), deterministic=False)
+    facts = describe(MiniRepairConfig(isolation=lab.isolation), site)
     assert facts["isolation"] == lab.isolation
     assert facts["uid"] != 0
     assert bool(facts["namespaces"]) == (lab.isolation != "process")

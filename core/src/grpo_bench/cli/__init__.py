@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import check, compare, plan, plugins, profiles, report, resume, run
+from . import check, compare, env, plan, plugins, profiles, report, resume, run
 from .options import Parser
 
 __all__ = ["main"]
@@ -61,7 +61,7 @@ def _parser() -> Parser:
     parser = Parser(prog="grpo-bench", description="Measures how long a GRPO stack takes to reach a target pass@k.")
     parser.add_argument("--version", action="version", version=f"grpo-bench {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (run, resume, plan, plugins, profiles, report, compare, check):
+    for module in (run, resume, plan, plugins, env, profiles, report, compare, check):
         module.add(verbs)
     return parser
 

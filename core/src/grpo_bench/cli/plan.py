@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .columns import say, width
@@ -64,9 +64,18 @@ def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
     workers = [f"{place.workers} x {place.threads} threads"] if place else []
     yield from _wrapped(f"{role:<{_LABEL}}" + ", ".join([part.name, f"{part.distribution} {part.version}", *workers]),
                         room, _LABEL)
-    facts = "; ".join(f"{key} {value}" for key, value in part.facts.items())
-    for text in filter(None, (part.descriptor.summary, facts)):
-        yield from _wrapped(" " * _LABEL + text, room, _LABEL)
+    env = f"environment {part.env}: {part.interpreter}" if part.env else ""
+    facts = "; ".join(f"{key} {_fact(value)}" for key, value in part.facts.items() if not isinstance(value, Mapping))
+    tables = [f"{key}: {_fact(value)}" for key, value in part.facts.items() if isinstance(value, Mapping)]
+    lacking = [f"not here: {name} ({why})" for name, why in part.descriptor.capabilities.lacking.items()]
+    for text in filter(None, (part.descriptor.summary, env, facts, *tables, *lacking)):
+        yield from _wrapped(" " * _LABEL + text, room, _LABEL + 2)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key} {_fact(item)}" for key, item in value.items())
+    return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)
 
 
 def _settings(plan: Plan) -> list[tuple[str, str]]:
@@ -88,7 +97,8 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
                     + (f"; not checked after refits: {plan.incomparable}" if plan.incomparable else "")),
         ("rollouts", f"workers {rollout.workers}, each with at most {plan.profile.limits.concurrency} in flight"),
         ("machine", ", ".join(f"{key} {value}" for key, value in plan.hardware.items())),
-        ("seed", f"{plan.seed}" + (", deterministic" if plan.profile.deterministic else "")),
+        ("seed", f"{plan.seed}" + (", deterministic" if plan.deterministic else "")
+                 + (f"; equal seeds may differ: {plan.varying}" if plan.varying else "")),
     ]
 
 

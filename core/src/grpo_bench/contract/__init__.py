@@ -8,7 +8,7 @@ from .events import Kind, Phase
 from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
 from .history import canonical, settings_of, timeless
 from .observers import RunFacts, hookimpl
-from .plugin import API_VERSION, Capabilities, Plugin, load_object
+from .plugin import API_VERSION, Capabilities, Plugin, Site, WorkerEnv, load_object
 from .roles import (
     Agent, Clock, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware, PluginContext,
     PolicyClient, PolicyFacts, Reply, Role, Ruleset, Sandbox, Score, ToolCall, Trainer,
@@ -33,8 +33,8 @@ __all__ = [
     "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "Purpose",
     "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
-    "Sandbox", "ScheduleSettings", "Score", "Settings", "Status", "Task", "TensorSpec", "TokenSequence", "ToolCall",
-    "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerGroup", "WorkerLost", "canonical",
+    "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
+    "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical",
     "hookimpl", "load_object", "settings_of", "timeless",
 ]

@@ -27,7 +27,8 @@ class Placement:
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
     """A worker group to start. ``target`` is ``module:function`` and gets a :class:`WorkerContext`; ``interpreter`` is
-    a python path (None: the engine's own)."""
+    a python path (None: the engine's own). Another interpreter finds of the engine's packages grpo_bench, pluggy and
+    the top-level one of ``target``, and nothing else; the start may take ``start_deadline_s``, and so may a restart."""
 
     name: str
     target: str

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .roles import Role
+from .fabric import Placement
+from .roles import PolicyFacts, Role
+from .settings import LossSettings, SamplingSettings
+from .values import Purpose
 
 API_VERSION = 1
 
@@ -28,6 +31,8 @@ class Capabilities:
 
     ``computes`` says whose log-probabilities a trainer or generator gives: ``policy`` those of the profile's policy,
     any other name those of something else. Only where trainer and generator say the same are they compared.
+
+    ``lacking`` says of what the plugin can do elsewhere why it cannot here, by name; see ``Plugin.narrow``.
     """
 
     sends: frozenset[str] = frozenset()
@@ -40,6 +45,36 @@ class Capabilities:
     form: str = "in_process"
     deterministic: bool = False
     computes: str = "policy"
+    lacking: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerEnv:
+    """An environment of its own for a plugin's workers, whose libraries do not fit beside the engine's.
+
+    ``lock`` (``package/file``) is a resource that says how it is built. ``inventory`` (``module:function``) is called
+    without arguments under the environment's interpreter and returns JSON data: versions, devices, whatever a plan has
+    to know about it. Of the plugin, workers and inventory find the package of that function only.
+    """
+
+    name: str
+    lock: str
+    inventory: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and for what a plugin will work, when a plan asks it to describe itself. ``placement`` is the role's own,
+    empty for roles that have none; ``interpreter`` is None where its workers run under the engine's; ``inventory`` is
+    what its environment said of itself."""
+
+    policy: PolicyFacts
+    placement: Placement
+    interpreter: str | None
+    inventory: Mapping[str, Any]
+    sampling: Mapping[Purpose, SamplingSettings]
+    loss: LossSettings
+    deterministic: bool
 
 
 @dataclass(frozen=True)
@@ -49,11 +84,13 @@ class Plugin:
     ``factory`` (``module:function``) takes a PluginContext and returns the role object; every role but the agent's has
     one. ``client`` (generators only) takes a list of Remotes, one per engine, and returns a GeneratorClient inside a
     rollout worker. Environments and agents are made inside rollout workers by ``worker_factory`` from
-    ``(config, WorkerContext)``; an environment's ``factory`` object only lists tasks. ``describe`` (optional) takes the
-    config and returns facts for the plan, such as the isolation in force; a trainer's facts say what it computes in
-    MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is
-    True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is known not to
-    meet, each with the reason.
+    ``(config, WorkerContext)``; an environment's ``factory`` object only lists tasks. ``env`` is the environment
+    of its workers; None: the engine's own. ``narrow`` (optional) takes config and inventory and returns what is left of
+    ``capabilities`` then, with the reasons in ``lacking``. ``describe`` (optional) takes config and :class:`Site` and
+    returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
+    there; a trainer's facts say what it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``,
+    ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is True for mocks and modelled parts. ``known_failures``
+    are demands of the conformance kit that it is known not to meet, each with the reason.
     """
 
     name: str
@@ -65,6 +102,8 @@ class Plugin:
     capabilities: Capabilities = field(default_factory=Capabilities)
     client: str | None = None
     worker_factory: str | None = None
+    env: WorkerEnv | None = None
+    narrow: str | None = None
     describe: str | None = None
     requires: tuple[str, ...] = ()
     supports: Mapping[str, str] = field(default_factory=dict)

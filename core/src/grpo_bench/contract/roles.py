@@ -64,10 +64,13 @@ class PluginContext:
     deterministic: bool
     clock: Clock
     logger: Any
+    interpreter: str | None = None
+    """The python of the role's environment, for ``GroupSpec.interpreter``; None: the engine's own."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """Sections of the profile that the role is entitled to read: ``loss``, ``sampling`` (both profiles, as
-    :class:`Sampling`) and ``transport`` (the one that carries its weights) for a trainer, ``sampling`` for a generator,
-    ``limits`` for the environment that lists tasks, ``grpo`` for a ruleset."""
+    :class:`Sampling`), ``limits`` and ``transport`` (the one that carries its weights) for a trainer, ``sampling``,
+    ``limits`` and ``transport`` for a generator, ``limits`` for the environment that lists tasks, ``grpo`` for a
+    ruleset."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,10 @@ class Generator(Protocol):
         ...
 
     async def health(self) -> Mapping[str, Any]: ...
+
+    async def lost(self) -> Sequence[int]:
+        """Engines that have ended or broken down and serve nothing until ``restart``; answers at once."""
+        ...
 
     async def restart(self, engine: int) -> None:
         """Bring one engine back after a failure; it has no weights until the next ``receive``."""

@@ -235,6 +235,8 @@ class LimitSettings(Settings):
     """Seconds for grading."""
     rollout_retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 2
     """How often a rollout that is not a sample is started again."""
+    engine_restarts: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 3
+    """How many engines of the generator that broke down a run may start again."""
     max_failed_share: Share = 0.1
     """Share of a step's or a validation's rollouts that may end without a sample after their retries."""
     concurrency: Several = 256
@@ -257,6 +259,9 @@ class RefitSettings(Settings):
     probe_bound: Positive | None = 1e-4
     """Largest difference of the probe's log-probabilities, trainer against generator; above it the run stops.
     None: measured only."""
+    probe_growth: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """How many times the distance of the first refit's probe that of a later one may be; above it, or where the
+    generator did not follow the trainer, the run stops. For generators whose arithmetic allows no absolute bound."""
 
 
 class RolloutSettings(Settings):

@@ -281,7 +281,8 @@ class Transfer:
     """One passing of weights from a sender to every engine of a generator.
 
     ``rendezvous`` is transport-specific (for ``safetensors`` a folder both sides see). The sender moves ``tensors`` in
-    order, in chunks of at most ``chunk_bytes``; both sides give up after ``deadline_s`` seconds.
+    order, in chunks of at most ``chunk_bytes``; both sides give up after ``deadline_s`` seconds. ``receivers`` is the
+    number of engines that take them; each counts as the rank of its address.
     """
 
     version: int
@@ -290,17 +291,22 @@ class Transfer:
     tensors: tuple[TensorSpec, ...]
     chunk_bytes: int
     deadline_s: float
+    receivers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RefitStats:
     """What a refit moved, and the largest absolute difference of the probe's log-probabilities, trainer against
-    generator, afterwards; None where the two do not compute the same thing, so that nothing can be compared."""
+    generator, afterwards; None where the two do not compute the same thing, so that nothing can be compared. With
+    ``refit.probe_growth``, ``probe_distance`` is the mean absolute difference on the run's kept sequences and
+    ``probe_followed`` the share of the trainer's change that the generator shows, None where noise hides it."""
 
     version: int
     bytes: int
     seconds: float
     probe_difference: float | None
+    probe_distance: float | None = None
+    probe_followed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Assembly:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._started(Role.TRAINER, self.trainer.start()))
             tasks.create_task(self._started(Role.GENERATOR, self.generator.start()))
-        with self.attributed(Role.GENERATOR if self.plan.profile.rollout.workers == 0 else Role.ENVIRONMENT):
+        with self.attributed(Role.GENERATOR if self.plan.rollouts_beside_engines else Role.ENVIRONMENT):
             self.workers = await self.fabric.start_group(self._rollout_group())
         with self.attributed(Role.ENVIRONMENT):
             await within(self.workers.call_all("start"), self.plan.profile.limits.sandbox_start_s,
@@ -116,13 +116,14 @@ class Assembly:
         profile = self.plan.profile
         return replace(
             bare_context(self.plan, self.plan.parts[role], self._folder, self._clock, self._logger), fabric=fabric,
+            interpreter=self.plan.parts[role].interpreter,
             shared={"grpo": profile.grpo, "loss": profile.grpo.loss, "limits": profile.limits,
                     "sampling": self.sampling, "transport": self.plan.transport})
 
     def _rollout_group(self) -> GroupSpec:
         plan, profile = self.plan, self.plan.profile
         engines = self.generator.addresses()
-        beside = profile.rollout.workers == 0
+        beside = plan.rollouts_beside_engines
         config = worker_config(
             environment=self._worker_part(Role.ENVIRONMENT), agent=self._worker_part(Role.AGENT),
             client=plan.parts[Role.GENERATOR].descriptor.client or "", engines=engines, policy=_POLICY,
@@ -131,7 +132,7 @@ class Assembly:
                            "tool_parser": profile.policy.tool_parser},
             limits=profile.limits)
         placement = plan.placements.get("rollout", Placement())
-        count = len(engines) if beside else profile.rollout.workers
+        count = profile.rollout.workers or len(engines)
         return GroupSpec(name="rollout", target=TARGET, config=config,
                          placement=replace(placement, workers=count), colocate=engines[0].group if beside else None,
                          start_deadline_s=profile.limits.start_s)
@@ -178,4 +179,4 @@ def bare_context(plan: Plan, part: Part, folder: Path, clock: Any, logger: Any) 
     return PluginContext(
         config=part.config, fabric=nothing, placement=plan.placements.get(part.role.value, Placement()),
         run_folder=folder, policy=plan.checkpoint, seed=branch(plan.seed, part.role.value),
-        deterministic=plan.profile.deterministic, clock=clock, logger=logger.bind(role=part.role.value))
+        deterministic=plan.deterministic, clock=clock, logger=logger.bind(role=part.role.value))

@@ -21,7 +21,7 @@ from .checkpoints import CheckpointStore, Restored
 PROFILE = "profile.json"
 CHECKPOINTS = "checkpoints"
 _FINISHED = (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED)
-_COMPARED = ("python", "distributions", "libraries", "policy", "tasks")
+_COMPARED = ("python", "distributions", "libraries", "environments", "policy", "tasks")
 """What of the provenance has to be equal."""
 _SHOWN = 8
 
@@ -83,7 +83,7 @@ def _differences(history: Sequence[Event], plan: Plan, before: Mapping[str, Any]
     yield from _unequal("", settings_of(history), plan.resolved)
     for part in _COMPARED:
         yield from _unequal(part, before.get(part), json.loads(json.dumps(plan.provenance[part])))
-    if plan.profile.deterministic:
+    if plan.deterministic:
         yield from _unequal("placements", _sizes(history[0].data["placements"]), _sizes(plan.to_json()["placements"]))
 
 

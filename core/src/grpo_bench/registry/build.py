@@ -18,11 +18,13 @@ from typing import Any
 import structlog
 
 from ..contract import (
-    Boundary, Finding, GrpoBenchError, Placement, PlanError, Plugin, PluginContext, PluginError, PolicyFacts,
-    RegistryError, Role, Task, load_object,
+    Boundary, Finding, GrpoBenchError, Placement, PlanError, Plugin, PluginContext, PluginError, PolicyFacts, Purpose,
+    RegistryError, Role, Site, Task, load_object,
 )
 from .checkpoint import PACKAGED, fingerprint, policy_facts
 from .comparison import incomparable, without_comparisons
+from .determinism import settled
+from .envs import locate
 from .fit import check_fit
 from .installed import Installed, installed_plugins
 from .layers import Origin
@@ -54,23 +56,30 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
              for role, section in profile.sections.items()}
     observers = tuple(_part(Role.OBSERVER, section, ("observers", number), resolved, installed)
                       for number, section in enumerate(profile.observers))
-    transport = check_fit(resolved, {role: part.descriptor for role, part in parts.items()})
+    parts = {role: _housed(part, profile.sections[role], (role.value,), resolved) for role, part in parts.items()}
+    observers = tuple(_housed(part, profile.observers[number], ("observers", number), resolved)
+                      for number, part in enumerate(observers))
+    descriptors = {role: part.descriptor for role, part in parts.items()}
+    transport = check_fit(resolved, descriptors)
+    resolved, varying = settled(resolved, descriptors)
     if why := incomparable(parts[Role.TRAINER].descriptor, parts[Role.GENERATOR].descriptor):
         resolved = without_comparisons(resolved, why)
     weights = not all(parts[role].descriptor.stand_in for role in PLACED)
     checkpoint = policy_facts(resolved, weights=weights)
-    parts = {role: _described(part) for role, part in parts.items()}
     values = _values(resolved, parts, observers, checkpoint, run_seed)
     tasks = _tasks(resolved, parts[Role.ENVIRONMENT], checkpoint, run_seed)
     facts, placements = _placements(resolved, parts, checkpoint, run_seed)
+    parts = {role: _described(part, checkpoint, placements, resolved) for role, part in parts.items()}
     findings = _findings(parts, values, checkpoint, resolved, run_seed)
     lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
     return Plan(
         name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers,
-        checkpoint=checkpoint, transport=transport, incomparable=why, tasks=tasks, placements=placements,
-        hardware=facts, resolved=values, explained=_explained(values, resolved, seed is not None),
+        checkpoint=checkpoint, transport=transport, incomparable=why, varying=varying, tasks=tasks,
+        placements=placements, hardware=facts, resolved=values,
+        explained=_explained(values, resolved, seed is not None),
         provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint, resolved),
-                    "tasks": _fingerprints(tasks, resolved.profile)},
+                    "tasks": _fingerprints(tasks, resolved.profile),
+                    "environments": {part.env: dict(part.inventory) for part in parts.values() if part.env}},
         findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))
 
 
@@ -85,14 +94,40 @@ def _part(role: Role, section: Section, path: Key, resolved: Resolved, installed
         raise PlanError(located.message, hint=error.hint, boundary=error.boundary) from error.__cause__
     with _attributed(role, descriptor):
         config = validate(descriptor.config, section.options, resolved.merged, path)
-    return Part(role, descriptor, config, entry.distribution, entry.version, {})
+    return Part(role, descriptor, config, entry.distribution, entry.version)
 
 
-def _described(part: Part) -> Part:
+def _housed(part: Part, section: Section, path: Key, resolved: Resolved) -> Part:
+    """The part with the environment of its workers, and with what that leaves of its capabilities."""
+    descriptor, env = part.descriptor, part.descriptor.env
+    if env is None and section.env is not None:
+        raise resolved.merged.error((*path, "env"), f"{part.role.value} {part.name!r} has no environment of its own: "
+                                    "its workers run under the engine's interpreter", hint="leave env out",
+                                    kind=PlanError)
+    if env is not None:
+        try:
+            interpreter, inventory = locate(env, section.env)
+        except PlanError as error:
+            located = resolved.merged.error((*path, "env" if section.env else "use"), error.message)
+            raise PlanError(located.message, hint=error.hint, boundary=error.boundary) from error.__cause__
+        part = replace(part, env=section.env or env.name, interpreter=interpreter, inventory=inventory)
+    if descriptor.narrow is not None:
+        with _attributed(part.role, descriptor):
+            capabilities = load_object(descriptor.narrow)(part.config, part.inventory)
+            part = replace(part, descriptor=replace(descriptor, capabilities=capabilities))
+    return part
+
+
+def _described(part: Part, checkpoint: PolicyFacts, placements: Mapping[str, Placement], resolved: Resolved) -> Part:
     if part.descriptor.describe is None:
         return part
+    profile = resolved.profile
+    sampling = {Purpose.TRAIN: profile.sampling, Purpose.VALIDATION: profile.validation.sampling or profile.sampling}
+    site = Site(policy=checkpoint, placement=placements.get(part.role.value, Placement()),
+                interpreter=part.interpreter, inventory=part.inventory, sampling=sampling, loss=profile.grpo.loss,
+                deterministic=profile.deterministic is True)
     with _attributed(part.role, part.descriptor):
-        return replace(part, facts=_plain(load_object(part.descriptor.describe)(part.config)))
+        return replace(part, facts=_plain(load_object(part.descriptor.describe)(part.config, site)))
 
 
 def _tasks(resolved: Resolved, part: Part, checkpoint: PolicyFacts, seed: int) -> dict[str, Sequence[Task]]:
@@ -163,7 +198,7 @@ def _make(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) ->
     shared = {Role.ENVIRONMENT: {"limits": profile.limits}, Role.RULESET: {"grpo": profile.grpo}}
     context = PluginContext(
         config=part.config, fabric=nothing, placement=Placement(), run_folder=Path(), policy=checkpoint, seed=seed,
-        deterministic=profile.deterministic, clock=nothing, logger=structlog.get_logger(role=part.role.value),
+        deterministic=profile.deterministic is True, clock=nothing, logger=structlog.get_logger(role=part.role.value),
         shared=shared.get(part.role, {}))
     return load_object(part.descriptor.factory)(context)
 
@@ -174,9 +209,13 @@ def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Par
     values = resolved.profile.model_dump(mode="json")
     if not values["policy"]["checkpoint"].startswith(PACKAGED):
         values["policy"]["checkpoint"] = str(checkpoint.checkpoint)
-    sections = {role.value: {"use": part.name, **part.config.model_dump(mode="json")} for role, part in parts.items()}
-    watching = [{"use": part.name, **part.config.model_dump(mode="json")} for part in observers]
-    return {**values, **sections, "observers": watching, "seed": seed}
+    sections = {role.value: _section(part) for role, part in parts.items()}
+    return {**values, **sections, "observers": [_section(part) for part in observers], "seed": seed}
+
+
+def _section(part: Part) -> dict[str, Any]:
+    chosen = {"use": part.name, "env": part.env} if part.env else {"use": part.name}
+    return {**chosen, **part.config.model_dump(mode="json")}
 
 
 def _explained(values: Mapping[str, Any], resolved: Resolved, seed_given: bool) -> tuple[Explained, ...]:

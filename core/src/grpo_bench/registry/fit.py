@@ -31,7 +31,6 @@ def check_fit(resolved: Resolved, descriptors: Descriptors) -> str:
     _check_refit_mode(profile, descriptors[Role.GENERATOR], blame)
     _check_splits(profile, descriptors[Role.ENVIRONMENT], blame)
     _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT], blame)
-    _check_determinism(profile, descriptors, blame)
     _check_sizes(profile, blame)
     return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR], blame)
 
@@ -46,7 +45,9 @@ def _transport(profile: Profile, trainer: Plugin, generator: Plugin, blame: Blam
     common = sorted(sends & receives, key=lambda name: (name == CHECKPOINT_TRANSPORT, name))
     wanted = profile.refit.transport
     if wanted is not None and wanted not in common:
-        raise blame(("refit", "transport"), message=f"{wanted!r} is not known to both sides: {both}",
+        lacking = {**trainer.capabilities.lacking, **generator.capabilities.lacking}
+        why = f"cannot carry weights here: {lacking[wanted]}" if wanted in lacking else "is not known to both sides"
+        raise blame(("refit", "transport"), message=f"{wanted!r} {why}: {both}",
                     hint="leave it out to take the first that is" if common else "")
     if not common:
         raise blame(("generator", "use"), ("trainer", "use"), message=f"weights cannot reach the generator: {both}",
@@ -102,22 +103,6 @@ def _check_agent(agent: Plugin, environment: Plugin, blame: Blame) -> None:
     if agent.capabilities.form == "program" and "spawn" not in offered.sandbox:
         raise blamed(message=f"agent {agent.name!r} is a program that runs inside the sandbox, but environment "
                              f"{environment.name!r} cannot spawn one; it offers {_list(offered.sandbox)}")
-
-
-def _check_determinism(profile: Profile, descriptors: Descriptors, blame: Blame) -> None:
-    if not profile.deterministic:
-        return
-    if profile.schedule.mode == "async":
-        raise blame(("deterministic",), ("schedule", "mode"),
-                    message="with schedule.mode = 'async', timing decides which weights sample what, so that "
-                            "deterministic = true cannot hold",
-                    hint="set deterministic = false, or schedule.mode = 'sync'")
-    for role in (Role.TRAINER, Role.GENERATOR):
-        if not descriptors[role].capabilities.deterministic:
-            raise blame(("deterministic",), (role.value, "use"),
-                        message=f"{role.value} {descriptors[role].name!r} does not promise equal results for equal "
-                                "seeds, as deterministic = true wants",
-                        hint="set deterministic = false, or choose another plugin")
 
 
 def _check_sizes(profile: Profile, blame: Blame) -> None:

@@ -7,7 +7,7 @@ the run folder keeps its JSON form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..contract import Finding, Placement, Plugin, PolicyFacts, Role, Task
@@ -18,14 +18,18 @@ from .resolved import Explained
 @dataclass(frozen=True)
 class Part:
     """A plugin in its role: ``descriptor``, its validated ``config``, the distribution it came from, and ``facts`` that
-    it told about itself."""
+    it told about itself. The descriptor's capabilities are what config and environment leave of them. ``env`` is the
+    environment of its workers, by name or path, with its ``interpreter`` and ``inventory``; empty for the engine's."""
 
     role: Role
     descriptor: Plugin
     config: Any
     distribution: str
     version: str
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    env: str = ""
+    interpreter: str | None = None
+    inventory: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -33,7 +37,9 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "summary": self.descriptor.summary, "distribution": self.distribution,
-                "version": self.version, "stand_in": self.descriptor.stand_in, "facts": dict(self.facts)}
+                "version": self.version, "stand_in": self.descriptor.stand_in, "facts": dict(self.facts),
+                "env": self.env, "interpreter": self.interpreter,
+                "lacking": dict(self.descriptor.capabilities.lacking)}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Plan:
 
     ``parts`` has one part per role; a missing ruleset is simply absent. ``checkpoint`` is the policy with its folder
     found. ``transport`` carries weights from trainer to generator; ``incomparable`` says why their log-probabilities
-    cannot be compared, and is empty where they can. ``tasks`` maps the splits that train and validate to the
+    cannot be compared, and is empty where they can. ``varying`` says why a run that would be deterministic where its
+    parts allow is not, and is empty otherwise. ``tasks`` maps the splits that train and validate to the
     environment's lists of them, as long as the environment has them. ``placements`` maps trainer, generator and rollout
     to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
     written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
@@ -56,6 +63,7 @@ class Plan:
     checkpoint: PolicyFacts
     transport: str
     incomparable: str
+    varying: str
     tasks: Mapping[str, Sequence[Task]]
     placements: Mapping[str, Placement]
     hardware: Mapping[str, Any]
@@ -68,6 +76,17 @@ class Plan:
     @property
     def scored(self) -> bool:
         return not self.unscored
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal seeds give equal runs."""
+        return self.profile.deterministic is True
+
+    @property
+    def rollouts_beside_engines(self) -> bool:
+        """Whether rollout workers share the processes of the generator's engines. Those of an environment of its own
+        cannot be shared; there each engine gets a rollout worker in a process of its own."""
+        return self.profile.rollout.workers == 0 and self.parts[Role.GENERATOR].interpreter is None
 
     @property
     def training_tasks(self) -> Sequence[Task]:
@@ -92,6 +111,7 @@ class Plan:
                        "vocab_size": self.checkpoint.vocab_size},
             "transport": self.transport,
             "incomparable": self.incomparable,
+            "varying": self.varying,
             "tasks": dict(self.provenance["tasks"]),
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),

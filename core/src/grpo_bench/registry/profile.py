@@ -6,7 +6,7 @@ names the plugin, the other keys are that plugin's, and its own model checks the
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -26,6 +26,8 @@ class Section(Settings):
 
     use: Annotated[str, Field(min_length=1)]
     """Name of the plugin that takes the role."""
+    env: Annotated[str, Field(min_length=1)] | None = None
+    """Environment of its workers, by name or as the path of a python; None: the plugin's own, or the engine's."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -40,8 +42,9 @@ class Profile(Settings):
     """One line for ``profiles list``."""
     seed: Seed = 0
     """Root of all random streams, unless the command line gives another."""
-    deterministic: bool = False
-    """Equal seeds give equal events and weights, bit for bit; refused where a part cannot promise that."""
+    deterministic: bool | Literal["auto"] = False
+    """Equal seeds give equal events and weights, bit for bit: true is refused where a part cannot promise that, auto is
+    true where all can."""
     policy: PolicySettings
     grpo: GrpoSettings
     schedule: ScheduleSettings = ScheduleSettings()

@@ -116,7 +116,7 @@ def _begun() -> Recording:
     recording = Recording()
     roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
     part = {"name": "conformance", "summary": "none", "distribution": "none", "version": "1", "stand_in": True,
-            "facts": {}}
+            "facts": {}, "env": "", "interpreter": None, "lacking": {}}
     place = {"workers": 1, "threads": 1, "nodes": [], "env": {}}
     recording.add(
         Kind.RUN_STARTED, run="20300101-000000-conformance-0", profile="conformance", seed=0, target=1.0,

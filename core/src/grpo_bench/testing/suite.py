@@ -89,6 +89,8 @@ class Suite:
     """Seconds after which a demand is taken to hang."""
     checkpoint: ClassVar[Path | None] = None
     """A policy in HF form with the kit's vocabulary, for plugins that cannot use the kit's own."""
+    env: ClassVar[str | None] = None
+    """Where the plugin's workers run, as a profile would say it; None: in the environment that its descriptor names."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,7 +120,7 @@ class Suite:
     def prepared(self, folder: Path) -> Iterator[Any]:
         """The rig of one demand, with ``folder`` to work in."""
         descriptor, _ = descriptor_of(self.role, self.plugin)
-        world = World(folder, self.fabric, self.timeout_s, self.checkpoint)
+        world = World(folder, self.fabric, self.timeout_s, self.checkpoint, self.env)
         with asyncio.Runner() as runner:
             opened = self.open(world, Rig(world, descriptor, configured(descriptor, self.options), runner))
             made = runner.run(world.within(_entered(opened)))
@@ -135,7 +137,7 @@ class Suite:
         assert descriptor.summary.strip() and "\n" not in descriptor.summary
         assert issubclass(descriptor.config, object) and hasattr(descriptor.config, "model_validate")
         named = {"factory": descriptor.factory, "client": descriptor.client, "describe": descriptor.describe,
-                 "worker_factory": descriptor.worker_factory}
+                 "narrow": descriptor.narrow, "worker_factory": descriptor.worker_factory}
         owed = {Role.GENERATOR: {"factory", "client"}, Role.ENVIRONMENT: {"factory", "worker_factory"},
                 Role.AGENT: {"worker_factory"}}
         assert descriptor.known_failures.keys() <= set(self.demands()), "known_failures names demands that do not exist"
@@ -174,7 +176,7 @@ class Suite:
     async def test_facts_for_the_plan_are_json(self, rig: Rig) -> None:
         """What ``describe`` returns is shown by ``plan`` and kept with the run."""
         rig.needs(rig.descriptor.describe, "its descriptor has no describe")
-        facts = load_object(rig.descriptor.describe or "")(rig.config)
+        facts = load_object(rig.descriptor.describe or "")(rig.config, rig.world.site(rig.descriptor))
         assert json.loads(json.dumps(dict(facts))) is not None
 
 

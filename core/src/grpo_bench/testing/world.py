@@ -19,10 +19,11 @@ import structlog
 
 from ..contract import (
     FabricHandle, LimitSettings, LossSettings, Placement, Plugin, PluginContext, PolicyFacts, Purpose, Role, Sampling,
-    SamplingSettings, WorkerContext, load_object,
+    SamplingSettings, Site, WorkerContext, load_object,
 )
 from ..engine.clock import RealClock
 from ..registry import Installed, installed_plugins, load_plugin
+from ..registry.envs import locate
 from ..registry.layers import Merged, Origin
 from ..registry.validate import validate
 from . import tiny
@@ -36,9 +37,11 @@ T = TypeVar("T")
 
 
 class World:
-    """``fabric`` names the fabric plugin that workers run on; ``timeout_s`` bounds every demand."""
+    """``fabric`` names the fabric plugin that workers run on, ``env`` an environment for them instead of the plugin's
+    own; ``timeout_s`` bounds every demand."""
 
-    def __init__(self, folder: Path, fabric: str, timeout_s: float, checkpoint: Path | None = None) -> None:
+    def __init__(self, folder: Path, fabric: str, timeout_s: float, checkpoint: Path | None = None,
+                 env: str | None = None) -> None:
         self.folder = folder
         self.clock = RealClock()
         self.logger = structlog.get_logger()
@@ -47,6 +50,7 @@ class World:
         self.policy = PolicyFacts(checkpoint or tiny.make_policy(folder / "policy"), MAX_CONTEXT, tiny.VOCABULARY)
         self.own_policy = checkpoint is None
         self._fabric = fabric
+        self._env = env
         self._timeout_s = timeout_s
         self._folders = 0
 
@@ -86,7 +90,19 @@ class World:
         return load_object(descriptor.factory)(PluginContext(
             config=config, fabric=fabric, placement=Placement(), run_folder=run_folder or self.new_folder(),
             policy=policy, seed=SEED, deterministic=descriptor.capabilities.deterministic, clock=clock,
-            logger=self.logger, shared=shared or {}))
+            logger=self.logger, interpreter=self.housing(descriptor)[0], shared=shared or {}))
+
+    def housing(self, descriptor: Plugin) -> tuple[str | None, Mapping[str, Any]]:
+        """Interpreter and inventory of the environment that the plugin's workers have to themselves, if any."""
+        return locate(descriptor.env, self._env) if descriptor.env is not None else (None, {})
+
+    def site(self, descriptor: Plugin) -> Site:
+        """What a plan would know when the plugin describes itself."""
+        interpreter, inventory = self.housing(descriptor)
+        training = SamplingSettings(max_tokens=MAX_TOKENS)
+        return Site(policy=self.policy, placement=Placement(), interpreter=interpreter, inventory=inventory,
+                    sampling={Purpose.TRAIN: training, Purpose.VALIDATION: training}, loss=self.loss,
+                    deterministic=descriptor.capabilities.deterministic)
 
     def make_in_worker(self, descriptor: Plugin, config: Any) -> Any:
         """The role object that a rollout worker would make."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from grpo_bench.contract import PluginContext, Score, Task, WorkerContext
+from grpo_bench.contract import PluginContext, Score, Site, Task, WorkerContext
 
 from . import Config, diffs
 from .evaluate import ISOLATION, Evaluator
@@ -60,6 +60,6 @@ def make_in_worker(config: Config, context: WorkerContext) -> Environment:
     return Environment(config)
 
 
-def describe(config: Config) -> Mapping[str, str]:
+def describe(config: Config, site: Site) -> Mapping[str, str]:
     """Facts for the plan: how candidate code is shut in."""
     return {"isolation": ISOLATION}

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from grpo_bench.contract import PluginContext, Score, Task, WorkerContext
+from grpo_bench.contract import PluginContext, Score, Site, Task, WorkerContext
 
 from . import launch
 from .config import MiniRepairConfig
@@ -95,6 +95,6 @@ def make_in_worker(config: MiniRepairConfig, context: WorkerContext) -> MiniRepa
     return MiniRepair(config)
 
 
-def describe(config: MiniRepairConfig) -> Mapping[str, Any]:
+def describe(config: MiniRepairConfig, site: Site) -> Mapping[str, Any]:
     """Facts for the plan: the isolation that this machine permits, found by trying it."""
     return launch.probe(config.isolation)[1]

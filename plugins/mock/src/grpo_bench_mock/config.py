@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from grpo_bench.contract import Settings
+from grpo_bench.contract import Settings, Site
 
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -21,14 +21,14 @@ class Fault(Settings):
 
     at: str
     """The point: a method of the role object, such as ``update``, ``receive``, ``open`` or ``run``."""
-    kind: Literal["raise", "hang", "late", "die", "nan", "wrong"]
-    """raise an error; wait for ever; go on after ``seconds``; end the process; NaN in place of each number; wrong
-    results (shifted log-probabilities, an update that changes nothing, other weights sent, none received, an inverted
-    reward)."""
+    kind: Literal["raise", "hang", "late", "die", "break", "nan", "wrong"]
+    """raise an error; wait for ever; go on after ``seconds``; end the process; break the engine, which then serves
+    nothing until it is started again (``generate`` only); NaN in place of each number; wrong results (shifted
+    log-probabilities, an update that changes nothing, other weights sent, none received, an inverted reward)."""
     step: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] | None = None
     """Only at this step (trainer) or weight version (generator)."""
     call: Count | None = None
-    """Only at the n-th call of the point, counted from 1 in each process."""
+    """Only at the n-th call of the point, counted from 1 in each process, and anew in an engine that was restarted."""
     task: str | None = None
     """Only at this task's id (environment and agent)."""
     share: Share = 1.0
@@ -54,6 +54,8 @@ class WithFaults(Settings):
                 raise ValueError(f"no point {fault.at!r} here; points: {', '.join(sorted(self.points))}")
             if fault.kind in ("nan", "wrong") and fault.at not in self.results:
                 raise ValueError(f"{fault.at!r} has no result to spoil; these have: {', '.join(sorted(self.results))}")
+            if fault.kind == "break" and fault.at != "generate":
+                raise ValueError(f"nothing breaks at {fault.at!r}; engines do at 'generate'")
             if (fault.task if self.stepped else fault.step) is not None:
                 raise ValueError(f"a fault at {fault.at!r} knows no {'task' if self.stepped else 'step'}")
         return self
@@ -136,7 +138,7 @@ class RulesetConfig(Settings):
     """What that metric has to reach."""
 
 
-def describe(config: TrainerConfig) -> Mapping[str, Any]:
+def describe(config: TrainerConfig, site: Site) -> Mapping[str, Any]:
     """What the trainer says it computes, in MLLOG's words: the width of its numbers is true, Adam is pretended."""
     return {
         "opt_name": "adamw", "opt_base_learning_rate": config.learning_rate,

@@ -1,0 +1,56 @@
+"""The mark ``real`` of this repository's tests: skipped by name, or run in the environments that they need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+TESTS = """
+import subprocess
+import pytest
+
+@pytest.mark.real("roomy")
+def test_in_it(environment_python):
+    code = "import os; print(os.getpid())"
+    assert subprocess.run([environment_python("roomy"), "-c", code], check=True, capture_output=True).stdout
+
+@pytest.mark.real("roomy", "spare")
+def test_in_both():
+    pass
+
+def test_in_none():
+    pass
+"""
+
+
+def pytest_says(rooms, *arguments: str) -> str:
+    """What pytest prints in a tree with the repository's conftest and the tests above."""
+    tree = rooms.workshop.folder / "tree"
+    if not tree.exists():
+        tree.mkdir()
+        shutil.copy(REPOSITORY / "conftest.py", tree)
+        (tree / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-ra", "--strict-markers", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(rooms.workshop.site)}, text=True,
+                          timeout=300, capture_output=True, check=False)
+    return f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def test_real_tests_are_skipped_by_name_and_run_where_their_environments_are_built(rooms) -> None:
+    rooms.plugin(name="roomy")
+    plain = pytest_says(rooms)
+    assert "1 passed, 2 skipped" in plain and "exit code 0" in plain
+    assert "needs environment roomy: make test-real" in plain
+    assert "needs environments roomy, spare: make test-real" in plain
+
+    missing = pytest_says(rooms, "--real", "-k", "in_it")
+    assert "exit code 4" in missing
+    assert "not built: roomy; run `grpo-bench env build roomy`, or `make test-real`" in missing
+
+    rooms.pretend("roomy")
+    assert "1 passed" in pytest_says(rooms, "--real", "-k", "in_it")
+    assert "no installed plugin has an environment 'spare'" in pytest_says(rooms, "--real")
