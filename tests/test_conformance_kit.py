@@ -66,6 +66,7 @@ WRONG = [  # the role, what is wrong, the demand that it must fail, and what tha
     ("generator", "lenient", "test_other_sampling_is_refused", "nothing was raised; the result is Sample"),
     ("generator", "never_pauses", "test_nothing_is_admitted_while_paused", "a request was answered during a pause"),
     ("generator", "keeps_weights", "test_new_weights_leave_no_cache_behind", "still answers with the old weights"),
+    ("generator", "takes_nothing", "test_new_weights_leave_no_cache_behind", "before every engine had taken"),
     ("generator", "patient", "test_a_deadline_is_kept", HANGS),
     ("generator", "patient", "test_weights_that_never_come_are_an_error", HANGS),
     ("agent", "endless", "test_a_policy_that_says_nothing_ends_it", "does not end after 1000 replies"),

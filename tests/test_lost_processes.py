@@ -23,6 +23,7 @@ SANDBOXES = {**LOCAL, "environment.use": "minirepair", "agent.use": "toolcall", 
 LAPTOP = {"trainer.workers": 1, "generator.workers": 1, "grpo.prompts_per_step": 2, "grpo.generations_per_prompt": 2,
           "grpo.max_steps": 3, "validation.metric": "off", "validation.target": "off", "validation.period": 100,
           "validation.at_start": "false", "sampling.max_tokens": 8, "checkpoint.period": 1}
+ASYNC = {"schedule.mode": "async", "schedule.max_age": 1, "deterministic": "false"}
 PATIENCE_S = 60.0
 
 
@@ -75,6 +76,11 @@ class Child:
         """Temporary folders that the run holds."""
         held = [os.readlink(link) for link in Path(f"/proc/{self.process.pid}/fd").iterdir() if link.is_symlink()]
         return [Path(path) for path in held if "grpo-bench-scratch" in path]
+
+
+def stepped(child: Child) -> bool:
+    """Whether a step is over."""
+    return bool(child.events()) and any(event.kind == Kind.STEP for event in read_events(child.folder))
 
 
 def pause(seconds: float) -> None:
@@ -150,9 +156,8 @@ def test_sandboxes_end_with_engine_and_workers_and_the_next_start_clears_up(tmp_
 
 @pytest.mark.parametrize(("rank", "role"), [("1.sock", "trainer"), ("2.sock", "generator")])
 def test_a_lost_worker_of_the_real_parts_ends_the_run_with_its_name(tmp_path, rank, role):
-    child = Child(tmp_path, LAPTOP, "laptop")
-    child.until(lambda: any(event.kind == Kind.STEP for event in read_events(child.folder))
-                if child.events() else False)
+    child = Child(tmp_path, {**LAPTOP, "limits.engine_restarts": 0}, "laptop")
+    child.until(lambda: stepped(child))
     processes, folders = family(child.process.pid, table()), child.scratch()
     os.kill(child.workers()[rank].pid, signal.SIGKILL)
     code, out, err = child.end()
@@ -165,16 +170,42 @@ def test_a_lost_worker_of_the_real_parts_ends_the_run_with_its_name(tmp_path, ra
     assert (code, last_object(out).get("status")) == (0, "completed"), err
 
 
-def test_an_engine_that_dies_with_its_generator_names_it(tmp_path):
-    child = Child(tmp_path, {**LOCAL, "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}, "mock")
+@pytest.mark.parametrize("schedule", [{}, ASYNC, {**ASYNC, "schedule.in_flight": "keep"}],
+                         ids=["sync", "drain", "keep"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_killed_engine_of_the_real_parts_comes_back_with_the_weights(tmp_path, schedule, workers):
+    child = Child(tmp_path, {**LAPTOP, **schedule, "rollout.workers": workers}, "laptop")
+    child.until(lambda: stepped(child))
+    os.kill(child.workers()["2.sock"].pid, signal.SIGKILL)
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (0, "completed"), err
+    events = list(read_events(child.folder))
+    (lost,) = [event.data for event in events if event.kind == Kind.ALARM and event.data["name"] == "engine_lost"]
+    assert (lost["engine"], lost["cause"].startswith("worker process generator-0 was ended by SIGKILL")) == (0, True)
+    assert {event.data["version"] for event in events if event.kind == Kind.REFIT} == {0, 1, 2, 3}
+    assert [event.data["version"] for event in events if event.kind == Kind.STEP] == [1, 2, 3]
+    ages = [(event.step or 0) - version for event in events if event.kind == Kind.ROLLOUT
+            for version in event.data["versions"]]
+    assert ages and set(ages) <= ({0, 1, 2} if schedule else {1})
+    assert all(event.data["probe_difference"] < 1e-4 for event in events if event.kind == Kind.REFIT)
+    failed = [event.data for event in events if event.kind == Kind.ROLLOUT and event.data["cause"] is not None]
+    assert {data["cause"] for data in failed} <= {"worker" if workers == 0 else "generator"}
+
+
+def test_an_engine_that_dies_with_its_generator_again_and_again_names_it(tmp_path):
+    settings = {**LOCAL, "limits.engine_restarts": 1,
+                "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}
+    child = Child(tmp_path, settings, "mock")
     code, out, err = child.end()
     assert (code, last_object(out).get("status")) == (1, "failed")
-    for part in ("ended with exit code 70", "plugin mock, role generator, task mock-train-0004, step 2"):
+    for part in ("engine 0 of the generator broke down: worker process generator-0 ended with exit code 70",
+                 "plugin mock, role generator, step 2", "limits.engine_restarts = 1"):
         assert part in err
 
 
 def test_a_generator_beside_the_rollout_workers_that_dies_is_named_in_time(tmp_path):
-    settings = {**LOCAL, "rollout.workers": 1, "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}
+    settings = {**LOCAL, "rollout.workers": 1, "limits.engine_restarts": 9,
+                "generator.faults": '[{at = "generate", kind = "die", step = 1}]'}
     child = Child(tmp_path, settings, "mock")
     code, out, err = child.end()
     assert (code, last_object(out).get("status")) == (1, "failed")

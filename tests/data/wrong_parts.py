@@ -19,6 +19,7 @@ from grpo_bench_mock import learner, machine, rules, sampler, solver, world
 from grpo_bench.contract import (
     End, Event, Finding, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
 )
+from grpo_bench.steps.transport import receive_tensors
 
 
 def descriptor(role: str, model: type[Any], **more: Any) -> Plugin:
@@ -186,7 +187,10 @@ class WrongGenerator(sampler.MockGenerator):
     async def receive(self, transfer: Any) -> None:
         if WrongClient.wrong == "patient" and transfer.deadline_s < 1:
             await asyncio.Event().wait()
-        if WrongClient.wrong != "keeps_weights" or transfer.version == 0:
+        if WrongClient.wrong == "keeps_weights" and transfer.version:
+            async for _ in receive_tensors(transfer, 0):
+                pass
+        elif WrongClient.wrong != "takes_nothing" or transfer.version == 0:
             await super().receive(transfer)
 
 

@@ -3,6 +3,7 @@ trainer whose ``wrong`` begins with ``quiet_`` only the gradient is wrong: the l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from grpo_bench_trainer_torch.controller import TorchTrainer
 from grpo_bench_trainer_torch.worker import TrainerWorker
 
 from grpo_bench.contract import LossSettings, TensorSpec, TrainBatch, WorkerContext
-from grpo_bench.steps.transport import send_tensors
+from grpo_bench.steps.transport import receive_tensors, send_tensors
 
 
 class Retargeted:
@@ -102,10 +103,17 @@ class WrongGenerator(TorchGenerator):
     async def receive(self, transfer: Any) -> None:
         if self._config.wrong != "first_engine" or transfer.version == 0:
             return await super().receive(transfer)
-        await self._engines.call(0, "receive", transfer)
+        engines = range(1, self._engines.size)
+        await asyncio.gather(self._engines.call(0, "receive", transfer), *(_taken(transfer, rank) for rank in engines))
 
     async def probe(self, sequences: Any) -> Any:
         return await self._engines.call(0, "probe", list(sequences))
+
+
+async def _taken(transfer: Any, receiver: int) -> None:
+    """Take all weights and do nothing with them."""
+    async for _ in receive_tensors(transfer, receiver):
+        pass
 
 
 class WrongEngine(sampling_engine.Engine):

@@ -12,7 +12,8 @@ HISTORY = [Event(0, "", 0.0, Kind.RUN_STARTED, None, {"run": "r"}), Event(1, "",
 def write(store, step, **state):
     folder = store.begin(f"step-{step:05d}")
     (folder / "weights").write_bytes(bytes([step]))
-    return store.commit(folder, {"run": "r", "step": step, "seq": 1, "met": False, "buffer": {}, "probes": [], **state})
+    whole = {"run": "r", "step": step, "seq": 1, "met": False, "buffer": {}, "probes": [], "probe_first": None}
+    return store.commit(folder, {**whole, **state})
 
 
 def test_the_newest_checkpoint_is_restored_and_old_ones_are_pruned(tmp_path):

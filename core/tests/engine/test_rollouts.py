@@ -47,6 +47,8 @@ class Workers:
         answer = self.script.get(rollout_id, End.COMPLETED)
         if isinstance(answer, BaseException):
             raise answer
+        if isinstance(answer, Trajectory):
+            return answer
         failure = None if answer.is_sample else Failure(Cause.ENVIRONMENT, "broken")
         reward = 1.0 if answer.is_sample else None
         return Trajectory(rollout_id, group_id, task.id, sampling.purpose, (), answer, reward, failure)
@@ -55,14 +57,18 @@ class Workers:
         await asyncio.sleep(1)
 
 
-def pool_test(body, *, workers: Any = None, engines: bool = False, **limits):
-    """Run ``body(pool, workers, events)`` under virtual time."""
+def pool_test(body, *, workers: Any = None, beside: bool = False, recover: Any = None, **limits):
+    """Run ``body(pool, workers, events)`` under virtual time; ``recover(pool, cause)`` is what brings engines back."""
     workers = workers or Workers()
+
+    async def nothing(pool, cause):
+        return None
 
     async def main(clock: VirtualClock):
         events = []
         pool = RolloutPool(workers, LimitSettings(**limits), SAMPLING, Recorder(clock, events.append), clock,
-                           owner=Boundary("some", "generator" if engines else "environment"), engines=engines)
+                           owner=Boundary("some", "generator" if beside else "environment"), beside=beside,
+                           recover=lambda cause: (recover or nothing)(pool, cause))
         return await body(pool, workers, events)
 
     return run_virtual(main)
@@ -121,16 +127,61 @@ def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
     pool_test(body, workers=Workers(script=lost))
 
 
-def test_a_lost_worker_that_held_an_engine_of_the_generator_ends_the_group():
+def test_a_worker_that_held_an_engine_comes_back_with_it():
+    """It is the engine's to be started again; that takes ten seconds here, and nothing is started meanwhile."""
+    causes = []
+
+    async def recover(pool, cause):
+        if not causes:
+            causes.append(cause)
+            pool.hold()
+            async with pool.replacing(0):
+                await asyncio.sleep(10)
+            pool.release()
+
+    async def body(pool, workers, events):
+        done, later = await asyncio.gather(group(pool), group(pool, "later", size=3))
+        assert len(causes) == 1 and causes[0].startswith("gone") and workers.restarted == [0]
+        assert [trajectory.rollout_id for trajectory in done.trajectories] == ["g.0", "g.1r1", "g.2", "g.3"]
+        assert all(trajectory.end is End.COMPLETED for trajectory in later.trajectories)
+        ended = {event.data["rollout_id"]: event.elapsed_s for event in events if event.kind == Kind.ROLLOUT}
+        assert ended.pop("g.1r1") == 12
+        assert sorted(ended.values()) == [1, 1, 1, 1, 12, 12, 13]
+        assert [event for event in events if event.kind == Kind.ALARM] == []
+
+    pool_test(body, workers=Workers(script={"g.1": WorkerLost("gone")}), beside=True, recover=recover, concurrency=2)
+
+
+def test_a_rollout_that_failed_at_the_generator_waits_for_its_recovery_and_others_do_not():
+    causes = []
+
+    async def recover(pool, cause):
+        causes.append(cause)
+        await asyncio.sleep(5)
+
+    async def body(pool, workers, events):
+        await group(pool)
+        assert causes == ["lost"]
+        ended = {event.data["rollout_id"]: event.elapsed_s for event in events}
+        assert ended == {"g.0": 1, "g.1": 1, "g.1r1": 2, "g.2": 1, "g.2r1": 7, "g.3": 1}
+
+    script = {"g.1": End.FAILED, "g.2": Trajectory("g.2", 7, "task", Purpose.TRAIN, (), End.FAILED, None,
+                                                   Failure(Cause.GENERATOR, "lost"))}
+    pool_test(body, workers=Workers(script=script), recover=recover)
+
+
+def test_an_engine_that_cannot_come_back_ends_the_group():
+    async def recover(pool, cause):
+        raise WorkerLost("no more")
+
     async def body(pool, workers, events):
         with pytest.raises(BaseExceptionGroup) as caught:
             await group(pool)
         assert workers.restarted == []
         return first_error(caught.value)
 
-    error = pool_test(body, workers=Workers(script={"g.1": WorkerLost("gone")}), engines=True)
-    assert isinstance(error, WorkerLost)
-    assert str(error).startswith("gone [plugin some, role generator, task task]")
+    error = pool_test(body, workers=Workers(script={"g.1": WorkerLost("gone")}), beside=True, recover=recover)
+    assert isinstance(error, WorkerLost) and error.message == "no more"
 
 
 def test_a_worker_that_does_not_answer_is_a_time_out_of_that_rollout_alone():

@@ -80,6 +80,14 @@ class Worker:
     def spawn(self, new_session=False):
         return subprocess.Popen(["sleep", "600"], start_new_session=new_session).pid
 
+    def family(self):
+        """A child and its child, each in a session of its own."""
+        code = ("import subprocess, time\n"
+                "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\ntime.sleep(600)")
+        child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+        assert child.stdout is not None
+        return [child.pid, int(child.stdout.readline())]
+
     def burn(self, seconds):
         end = time.process_time() + seconds
         while time.process_time() < end:

@@ -1,14 +1,11 @@
 """What only processes have: an environment, an interpreter, output, size limits of the wire."""
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import grpo_bench
 from grpo_bench.contract import PlanError, PluginError
 
 
@@ -55,34 +52,6 @@ def test_output_and_log_lines_are_in_the_run_folder(in_local, spec, tmp_path):
     assert text.startswith("--- 2030-01-01T00:00:00.000000+00:00 talker-0 starts\n")
     assert "talker-0 INFO an event answer=42\n" in text
     assert "talker-0 WARNING the other form\n" in text
-
-
-def test_another_interpreter_gets_this_package_and_nothing_else_of_ours(in_local, spec, tmp_path):
-    other = getattr(sys, "_base_executable", sys.executable)
-    if os.path.samefile(Path(other).parent, Path(sys.executable).parent):
-        pytest.skip("runs outside a virtual environment")
-    packages = tmp_path / "other"
-    packages.mkdir()
-    site = Path(np.__file__).parents[1]
-    for name in ("numpy", "numpy.libs", "msgpack", "pydantic", "pydantic_core", "annotated_types",
-                 "typing_extensions.py", "typing_inspection"):
-        (packages / name).symlink_to(site / name)
-    (packages / "other_target.py").write_text(
-        "import importlib.util\nimport os\nimport sys\nimport grpo_bench\n"
-        "class Target:\n"
-        "    def __init__(self, context): pass\n"
-        "    def facts(self):\n"
-        "        package = os.path.realpath(grpo_bench.__path__[0])\n"
-        "        return sys.executable, package, importlib.util.find_spec('structlog') is None\n")
-
-    async def body(fabric):
-        group = await fabric.start_group(spec(target="other_target:Target", interpreter=other,
-                                              env={"PYTHONPATH": str(packages)}))
-        return await group.call(0, "facts")
-    executable, package, bare = in_local(body)
-    assert os.path.samefile(executable, other)
-    assert package == str(Path(grpo_bench.__path__[0]).resolve())
-    assert bare
 
 
 def test_an_interpreter_that_is_none_is_a_plan_error(in_local, spec):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,4 +77,22 @@ def test_a_folder_swept_between_its_making_and_its_lock_is_made_again(place, mon
     monkeypatch.setattr("tempfile.mkdtemp", swept_once)
     scratch = Scratch()
     assert [str(scratch.path)] == made[1:]
+    scratch.remove()
+
+
+@pytest.mark.parametrize(("wanted", "free", "in_memory"), [(0, 100, False), (100, 100, True), (101, 100, False)])
+def test_it_lies_in_memory_where_there_is_room(place, tmp_path_factory, monkeypatch, wanted, free, in_memory):
+    memory = tmp_path_factory.mktemp("memory")
+    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", memory)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    scratch = Scratch(memory=wanted)
+    assert scratch.path.parent == (memory if in_memory else place)
+    scratch.remove()
+    assert not [*memory.iterdir(), *place.iterdir()]
+
+
+def test_a_machine_without_a_place_in_memory_has_a_disk(place, monkeypatch):
+    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", place / "none")
+    scratch = Scratch(memory=1)
+    assert scratch.path.parent == place
     scratch.remove()

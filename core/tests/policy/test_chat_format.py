@@ -191,6 +191,27 @@ def test_reasoning_is_split_where_the_template_knows_it(thinking_folder: Path, c
     assert chat.parse("a</think>b").content == "a</think>b"
 
 
+def test_optional_arguments_take_the_type_of_the_alternative_that_fits(chat: ChatFormat) -> None:
+    kinds = {"text": {"type": ["string", "null"]}, "both": {"type": ["string", "integer"]},
+             "any": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "one": {"oneOf": [{"type": "array"}, {}]},
+             "odd": {"anyOf": [7, {"type": [None, "string"]}], "oneOf": "x"}, "whole": {"type": "integer"},
+             "large": {"type": ["number", "array"]}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": kinds}}}]
+
+    def typed(**values: str) -> dict[str, object]:
+        body = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+        return typed_arguments(chat.parse(f"<tool_call>\n<function=f>\n{body}</function>\n</tool_call>").tool_calls[0],
+                               tools)
+
+    assert typed(text="null", both="3", any="3", one="[1]", odd="4", whole="3.0") == {
+        "text": None, "both": 3, "any": 3, "one": [1], "odd": "4", "whole": 3.0}
+    assert typed(text="None", both="3a", any="null", one="x", odd="null", whole="3.5") == {
+        "text": "None", "both": "3a", "any": None, "one": "x", "odd": "null", "whole": "3.5"}
+    assert typed(large="1e9") == {"large": 1e9}
+    assert typed(large="1e999") == {"large": "1e999"}
+    assert typed(large="[1, -1e999]") == {"large": "[1, -1e999]"}
+
+
 def test_arguments_take_the_types_of_the_schema(chat: ChatFormat) -> None:
     types = {"i": "integer", "n": "number", "b": "boolean", "a": "array", "s": "string", "u": ["integer", "null"],
              "bad": "integer"}

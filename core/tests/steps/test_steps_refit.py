@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grpo_bench.contract import RefitError, RefitStats, Transfer
-from grpo_bench.steps import probe_batch, refit
+from grpo_bench.steps import Probe, probe_batch, refit
 
 PROBES = [np.arange(4, dtype=np.int32), np.arange(6, dtype=np.int32)]
 
@@ -65,7 +65,7 @@ async def stuck() -> int:
 
 def run(side: Any, bound: float | None = 1e-4, deadline_s: float = 5.0) -> RefitStats:
     transfer = Transfer(3, "test", "", (), 1, deadline_s)
-    return asyncio.run(refit(side, side, transfer, PROBES, bound, LoopClock()))
+    return asyncio.run(refit(side, side, transfer, Probe(bound, sampled=PROBES), LoopClock()))
 
 
 def test_a_refit_says_what_it_moved() -> None:
@@ -105,7 +105,7 @@ def test_weights_that_did_not_arrive_show(shift: float) -> None:
 
 def test_sides_that_compute_different_things_are_not_compared() -> None:
     side: Any = Side(fine, fine, 1.0)
-    stats = asyncio.run(refit(side, side, Transfer(3, "test", "", (), 1, 5.0), None, 1e-4, LoopClock()))
+    stats = asyncio.run(refit(side, side, Transfer(3, "test", "", (), 1, 5.0), None, LoopClock()))
     assert (stats.bytes, stats.probe_difference) == (10, None)
 
 
@@ -113,7 +113,7 @@ def test_cancelling_the_refit_cancels_both_sides() -> None:
     side: Any = Side(stuck, stuck)
 
     async def main() -> None:
-        task = asyncio.create_task(refit(side, side, Transfer(3, "test", "", (), 1, 9.0), [], None, LoopClock()))
+        task = asyncio.create_task(refit(side, side, Transfer(3, "test", "", (), 1, 9.0), Probe(None), LoopClock()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()

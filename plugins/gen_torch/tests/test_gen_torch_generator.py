@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from grpo_bench.contract import (
-    DeadlineExceeded, FinishReason, Placement, PluginContext, PluginError, PolicyFacts, Purpose, RefitError, TensorSpec,
+    FinishReason, LimitSettings, Placement, PluginContext, PluginError, PolicyFacts, Purpose, RefitError, TensorSpec,
     Transfer,
 )
 from grpo_bench.fabric import InlineFabric
@@ -38,7 +38,7 @@ async def generator(model, folder: Path, sampling, **config):
     made = make(PluginContext(
         config=TorchGeneratorConfig(**{"workers": 2, "gather_s": 0.0, **config}), fabric=fabric, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(checkpoint, 200, model.config.vocab_size), seed=0, deterministic=True,
-        clock=CLOCK, logger=log, shared={"sampling": {Purpose.TRAIN: sampling}}))
+        clock=CLOCK, logger=log, shared={"sampling": {Purpose.TRAIN: sampling}, "limits": LimitSettings()}))
     await made.start()
     client = make_client([await fabric.connect(address) for address in made.addresses()])
     try:
@@ -54,7 +54,7 @@ async def refit(made, model, folder, version, *, leave_out=(), shape=None):
                   if name not in leave_out)
     where = folder / f"refit-{version}"
     where.mkdir()
-    transfer = Transfer(version, "safetensors", str(where), specs, 1 << 16, 5.0)
+    transfer = Transfer(version, "safetensors", str(where), specs, 1 << 16, 5.0, len(made.addresses()))
     sending = send_tensors(transfer, lambda spec: bytes(12) if shape else views[spec.name].numpy().tobytes())
     await asyncio.gather(made.receive(transfer), sending)
 
@@ -131,8 +131,8 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_is_sampled(model, sampl
 def test_nothing_is_sampled_before_the_first_weights(model, prompts, sampling, tmp_path):
     async def play():
         async with generator(model, tmp_path, sampling) as (_, client):
-            with pytest.raises(DeadlineExceeded):
-                await request(client, "a", prompts[0], sampling, deadline_s=0.05)
+            with pytest.raises(PluginError, match="no weights yet"):
+                await request(client, "a", prompts[0], sampling)
 
     asyncio.run(play())
 

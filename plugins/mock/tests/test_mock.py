@@ -26,7 +26,7 @@ from grpo_bench.contract import (
 from grpo_bench.engine import run_virtual
 from grpo_bench.fabric import InlineFabric
 from grpo_bench.policy import ChatFormat
-from grpo_bench.steps import apply_masks, build_batch, refit, summarize, with_advantages
+from grpo_bench.steps import Probe, apply_masks, build_batch, refit, summarize, with_advantages
 from grpo_bench.steps.rollout import TARGET, PluginSpec, worker_config
 
 BASE = Path(grpo_bench_mock.__file__).parent / "base"
@@ -74,10 +74,11 @@ class Rig:
     async def refit(self, pause: str = "drain") -> float | None:
         folder = self.folder / f"v{self.version}"
         folder.mkdir(exist_ok=True)
-        transfer = Transfer(self.version, self.transport, str(folder), self.trainer.tensors(), 1024, 60.0)
+        transfer = Transfer(self.version, self.transport, str(folder), self.trainer.tensors(), 1024, 60.0,
+                            len(self.generator.addresses()))
         await self.generator.pause(pause)
-        probes = self.probes if self.transport == "mock" else None
-        stats = await refit(self.trainer, self.generator, transfer, probes, 1e-4, self.clock)
+        probe = Probe(1e-4, sampled=self.probes) if self.transport == "mock" else None
+        stats = await refit(self.trainer, self.generator, transfer, probe, self.clock)
         await self.generator.resume()
         return stats.probe_difference
 

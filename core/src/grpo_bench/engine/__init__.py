@@ -3,7 +3,8 @@
 from .buffer import GroupBuffer, Ticket
 from .clock import RealClock, VirtualClock, VirtualDeadlock, VirtualLoop, run_virtual
 from .resume import Resumption, prepare
-from .run import EXIT_CODES, Outcome, conduct, execute, go_on, make_folder
+from .folder import make_folder
+from .run import EXIT_CODES, Outcome, conduct, execute, go_on
 
 __all__ = [
     "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Resumption", "Ticket", "VirtualClock", "VirtualDeadlock",

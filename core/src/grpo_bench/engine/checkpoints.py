@@ -3,7 +3,7 @@
 A checkpoint is built under a temporary name, every file is fsynced, then it is renamed and its parent fsynced; one that
 goes is renamed first. So a folder named ``step-00012`` is always complete. It holds what the trainer saved and
 ``state.json``: the run it belongs to, its step, how many events of the journal lie before it, whether the target was
-met by then, the buffer's finished groups and open prompts, and the probe sequences.
+met by then, the buffer's finished groups and open prompts, and of the probe its sequences and first distance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..contract.codec import from_jsonable, to_jsonable
 from ..observers.durable import sync
 
 _STATE = "state.json"
-_KEYS = {"run", "step", "seq", "met", "buffer", "probes"}
+_KEYS = {"run", "step", "seq", "met", "buffer", "probes", "probe_first"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ the run's wall clock is charged to.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from ..contract import (
-    BatchError, Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Trajectory, Transfer,
-    UpdateStats, ValidationReport,
+    BatchError, Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Trajectory, UpdateStats,
+    ValidationReport,
 )
 from ..steps import (
-    RewardSummary, apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, refit, should_validate,
+    Probe, RewardSummary, apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, should_validate,
     target_met, validation_report, with_advantages,
 )
 from .assembly import Assembly, within
@@ -33,8 +32,11 @@ from .checkpoints import CheckpointStore, Restored, name_of, size_of
 from .recorder import Recorder
 from .rollouts import RolloutPool
 from .seeds import branch
+from .serving import Serving
 
 _PROBE_ROWS, _PROBE_LENGTH = 4, 48
+_KEPT_ROWS = 16
+"""Sequences that are kept for ``refit.probe_growth``: enough tokens that rounding averages out."""
 
 
 @dataclass(slots=True)
@@ -61,16 +63,18 @@ class Loop:
         self._run = run
         self._train = parts.plan.training_tasks
         self._held_out = parts.plan.validation_tasks
-        beside = profile.rollout.workers == 0
+        beside = parts.plan.rollouts_beside_engines
         owner = Role.GENERATOR if beside else Role.ENVIRONMENT
         self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock,
-                                 owner=Boundary(parts.plan.parts[owner].name, owner.value), engines=beside)
+                                 owner=Boundary(parts.plan.parts[owner].name, owner.value), beside=beside,
+                                 recover=lambda cause: self._serving.recover(cause))
         self._buffer = GroupBuffer(prompts_per_step=profile.grpo.prompts_per_step, max_age=profile.schedule.max_age,
                                    max_steps=profile.grpo.max_steps, tasks=len(self._train))
         self._arrived = asyncio.Event()
         self._rolling: set[asyncio.Task[None]] = set()
-        self._probes = self._random_probes()
-        self._transport_folder = transport_folder
+        self._probe = Probe(profile.refit.probe_bound, profile.refit.probe_growth, kept=self._random_probes())
+        self._serving = Serving(parts, self._pool, recorder, clock, transport_folder,
+                                None if parts.plan.incomparable else self._probe)
         self.progress = Progress()
 
     @property
@@ -115,7 +119,9 @@ class Loop:
     async def _first_refit(self) -> None:
         if why := self._parts.plan.incomparable:
             self._recorder.alarm("probe_not_compared", f"refits are not checked by log-probabilities: {why}")
-        await self._refit()
+        self._recorder.enter(Phase.REFIT)
+        async with self._serving.trainer:
+            await self._serving.refit(self.progress.step)
 
     async def finish(self) -> str:
         """Write the final weights if asked for; returns their hash."""
@@ -138,12 +144,15 @@ class Loop:
         groups = self._buffer.take(target)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         summary = self._checked(trajectories, step)
-        batch = await self._prepare(step, groups)
-        await self._update(step, batch)
-        await self._hold_rollouts()
-        self.progress.step = step
-        self._probes = self._sampled_probes(groups) or self._probes
-        await self._refit()
+        async with self._serving.trainer:
+            batch = await self._prepare(step, groups)
+            await self._update(step, batch)
+            await self._hold_rollouts()
+            self.progress.step = step
+            self._probe.sampled = self._sampled_probes(groups) or self._probe.sampled
+            self._recorder.enter(Phase.REFIT)
+            await self._serving.refit(step)
+            self._pool.open_gates()
         self._recorder.enter(Phase.JOURNAL)
         self._recorder.emit(Kind.STEP, version=step, seconds=self._clock.monotonic() - started,
                             reward_mean=summary.mean, rollouts=summary.rollouts,
@@ -214,31 +223,7 @@ class Loop:
         self._recorder.enter(Phase.DRAIN)
         if self._profile.schedule.in_flight == "drain":
             await self._pool.drain()
-        with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
-            pausing = self._parts.generator.pause(self._profile.schedule.in_flight)
-            await within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
-
-    async def _refit(self) -> None:
-        settings = self._profile.refit
-        self._recorder.enter(Phase.REFIT)
-        version = self.progress.step
-        folder = self._transport_folder / f"v{version}"
-        folder.mkdir(exist_ok=True)
-        with self._parts.attributed(Role.TRAINER, step=version):
-            tensors = self._parts.trainer.tensors()
-        transfer = Transfer(version, self._parts.plan.transport, str(folder), tensors, settings.chunk_bytes,
-                            self._profile.limits.refit_s)
-        probes = None if self._parts.plan.incomparable else self._probes
-        with self._parts.between(step=version):
-            stats = await refit(self._parts.trainer, self._parts.generator, transfer, probes, settings.probe_bound,
-                                self._clock)
-        with self._parts.attributed(Role.GENERATOR, step=version):
-            await within(self._parts.generator.resume(), self._profile.limits.refit_s, "resuming the generator",
-                         "limits.refit_s")
-        self._pool.open_gates()
-        shutil.rmtree(folder, ignore_errors=True)
-        self._recorder.emit(Kind.REFIT, version=version, bytes=stats.bytes, seconds=stats.seconds,
-                            probe_difference=stats.probe_difference, transport=transfer.transport)
+        await self._serving.pause()
 
     async def _validate_if_due(self, step: int) -> bool:
         """Validate where the schedule says so; True where that meets the target."""
@@ -249,6 +234,7 @@ class Loop:
             return False
         self._recorder.enter(Phase.DRAIN)
         await self._pool.drain()
+        await self._serving.recover("")
         self._pool.open_gates(Purpose.VALIDATION)
         self._recorder.enter(Phase.VALIDATION)
         report, groups = await self._validate(step)
@@ -281,13 +267,15 @@ class Loop:
         period = self._profile.checkpoint.period
         if not period or step % period:
             return
-        self._recorder.enter(Phase.CHECKPOINT)
-        await self._save(name_of(step), "full", self._state)
+        async with self._serving.trainer:
+            self._recorder.enter(Phase.CHECKPOINT)
+            await self._save(name_of(step), "full", self._state)
         self._store.prune()
 
     def _state(self) -> dict[str, Any]:
         return {"run": self._run, "step": self.progress.step, "seq": self._recorder.next_seq, "met": self.progress.met,
-                "buffer": self._buffer.snapshot(), "probes": list(self._probes)}
+                "buffer": self._buffer.snapshot(), "probes": list(self._probe.sampled),
+                "probe_first": self._probe.first}
 
     async def _save(self, name: str, what: Any, state: Callable[[], dict[str, Any]] | None) -> None:
         """Write a checkpoint. The state is that of its end: rollouts go on while the trainer writes. What was recorded
@@ -312,7 +300,7 @@ class Loop:
             await within(self._parts.trainer.load(restored.folder / "trainer"), self._profile.limits.checkpoint_s,
                          "loading the checkpoint", "limits.checkpoint_s")
         self._buffer.restore(restored.state["buffer"])
-        self._probes = list(restored.state["probes"])
+        self._probe.sampled, self._probe.first = list(restored.state["probes"]), restored.state["probe_first"]
         self.progress = Progress(restored.step, restored.state["met"])
 
     def _go_on(self, restored: Restored) -> None:
@@ -325,7 +313,8 @@ class Loop:
         facts = self._parts.plan.checkpoint
         random = np.random.default_rng(branch(self._parts.plan.seed, "probe"))
         length = min(_PROBE_LENGTH, facts.max_context)
-        return [random.integers(0, facts.vocab_size, length).astype(np.int32) for _ in range(_PROBE_ROWS)]
+        rows = _PROBE_ROWS if self._profile.refit.probe_growth is None else _KEPT_ROWS
+        return [random.integers(0, facts.vocab_size, length).astype(np.int32) for _ in range(rows)]
 
     def _sampled_probes(self, groups: Sequence[Group]) -> list[Ids]:
         """The first sequence of some groups: what the policy really visits."""

@@ -44,5 +44,5 @@ class Recorder:
         self.phase_now = phase
         self.emit(Kind.PHASE, phase=phase.value)
 
-    def alarm(self, name: str, message: str) -> None:
-        self.emit(Kind.ALARM, name=name, message=message)
+    def alarm(self, name: str, message: str, **facts: Any) -> None:
+        self.emit(Kind.ALARM, name=name, message=message, **facts)

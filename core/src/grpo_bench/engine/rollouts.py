@@ -6,13 +6,16 @@ ends without a sample is started again up to ``limits.rollout_retries`` times un
 stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
 waiting: that is how a drain works, and how validation has the engines for itself.
 
-A worker process that ends is started again, unless it held an engine of the generator too: a new engine would have no
-weights, so that loss ends the run.
+A worker process that ends is started again. Where it held an engine of the generator too, as where a rollout failed at
+the generator, ``recover`` comes first: it returns when all engines serve again, and the rollout is started again after
+that. Meanwhile the pool is on hold, so that no rollout uses up its retries at an engine that is not there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -28,21 +31,27 @@ _GRACE_S = 30.0
 
 class RolloutPool:
     """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose; ``owner`` is the part to
-    name where a worker fails, ``engines`` whether it is the generator, whose engines share the workers' processes."""
+    name where a worker fails, ``beside`` whether the generator's engines share the workers' processes, rank by rank;
+    ``recover`` is called with what a rollout saw of a failing generator."""
 
     def __init__(self, workers: WorkerGroup, limits: LimitSettings, sampling: dict[Purpose, Sampling],
-                 recorder: Recorder, clock: Any, *, owner: Boundary, engines: bool) -> None:
+                 recorder: Recorder, clock: Any, *, owner: Boundary, beside: bool,
+                 recover: Callable[[str], Awaitable[None]]) -> None:
         self._workers = workers
         self._limits = limits
         self._sampling = sampling
         self._recorder = recorder
         self._clock = clock
         self._owner = owner
-        self._engines = engines
+        self._beside = beside
+        self._recover = recover
+        self._blames_engines = {Cause.GENERATOR, Cause.WORKER} if beside else {Cause.GENERATOR}
         self._load = [0] * workers.size
         self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
         self._gates = {purpose: asyncio.Event() for purpose in Purpose}
         self.open_gates()
+        self._whole = asyncio.Event()
+        self.release()
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -73,6 +82,23 @@ class RolloutPool:
         for purpose in purposes or Purpose:
             self._gates[purpose].set()
 
+    def hold(self) -> None:
+        """Start no rollout of any purpose until ``release``, whatever gates are open; those that run go on."""
+        self._whole.clear()
+
+    def release(self) -> None:
+        self._whole.set()
+
+    @asynccontextmanager
+    async def replacing(self, rank: int) -> AsyncIterator[None]:
+        """While engine ``rank`` is started again: a rollout worker in its process is started again with it."""
+        if not self._beside:
+            yield
+            return
+        async with self._restarts[rank]:
+            yield
+            await self._start(rank)
+
     async def waiting(self) -> list[Any]:
         """What every rollout in flight waits for, by worker."""
         answers = await asyncio.gather(*(self._workers.call(rank, "waiting", deadline_s=2.0)
@@ -85,6 +111,8 @@ class RolloutPool:
             rollout_id = name if attempt == 0 else f"{name}r{attempt}"
             trajectory = await self._admitted(rank, task, rollout_id, group_id, purpose)
             self._report(trajectory, attempt, rank)
+            if trajectory.failure is not None and trajectory.failure.cause in self._blames_engines:
+                await self._recover(trajectory.failure.message)
             if trajectory.end.is_sample or attempt >= self._limits.rollout_retries:
                 return trajectory
             attempt += 1
@@ -106,8 +134,9 @@ class RolloutPool:
         gate = self._gates[purpose]
         while True:
             await gate.wait()
+            await self._whole.wait()
             await self._slots[rank].acquire()
-            if gate.is_set():
+            if gate.is_set() and self._whole.is_set():
                 break
             self._slots[rank].release()
         self._running += 1
@@ -130,10 +159,9 @@ class RolloutPool:
                 return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
                                                 deadline_s=deadline)
         except WorkerLost as error:
-            if self._engines:
-                raise
-            with crossing(where):
-                await self._replace_worker(rank, generation)
+            if not self._beside:
+                with crossing(where):
+                    await self._replace_worker(rank, generation)
             cause, end, message = Cause.WORKER, End.FAILED, str(error)
         except DeadlineExceeded as error:
             cause, end, message = Cause.DEADLINE, End.TIMEOUT, str(error)
@@ -144,10 +172,13 @@ class RolloutPool:
         async with self._restarts[rank]:
             if self._generation[rank] == generation:
                 await self._workers.restart(rank)
-                await within(self._workers.call(rank, "start"), self._limits.sandbox_start_s,
-                             f"the start of rollout worker {rank}", "limits.sandbox_start_s")
+                await self._start(rank)
                 self._generation[rank] += 1
                 self._recorder.alarm("worker_lost", f"rollout worker {rank} ended and was started again")
+
+    async def _start(self, rank: int) -> None:
+        await within(self._workers.call(rank, "start"), self._limits.sandbox_start_s,
+                     f"the start of rollout worker {rank}", "limits.sandbox_start_s")
 
     def _report(self, trajectory: Trajectory, attempt: int, rank: int) -> None:
         failure = trajectory.failure

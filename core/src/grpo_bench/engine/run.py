@@ -8,12 +8,10 @@ one. Either way a later attempt can go on in the same folder.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
-import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,18 +27,22 @@ from ..contract import (
 from ..contract.history import CLOCKS
 from ..fabric import Scratch
 from ..observers import Journal, Observers, Tally
-from ..observers.durable import sync
 from ..policy import ChatFormat
 from ..registry import Part, Plan
+from ..steps.transport import WINDOW
 from .assembly import Assembly, bare_context, crossing
 from .checkpoints import CheckpointStore
 from .clock import VirtualClock, disagreements, run_real
+from .folder import make_folder, record_software
 from .loop import Loop
 from .recorder import Recorder
-from .resume import CHECKPOINTS, PROFILE, Resumption, provenance_file
+from .resume import CHECKPOINTS, Resumption
 from .rollouts import first_error
 from .stopping import Stops
 from .watchdog import turning, watch
+
+_IN_MEMORY = WINDOW + 1
+"""Chunks of a refit for which there has to be room in memory: those under way, and one being written."""
 
 Display = Literal["progress", "quiet"]
 EXIT_CODES = {
@@ -67,7 +69,7 @@ def go_on(plan: Plan, folder: Path, resumption: Resumption | None, *, progress: 
     """Run ``plan`` in the folder of an interrupted run; returns the process's exit code."""
     def place() -> Path:
         if resumption is None:
-            _record_software(folder, 1, plan)
+            record_software(folder, 1, plan)
         return folder
 
     return _until_over(plan, place, resumption, progress, json_output)
@@ -91,30 +93,6 @@ def _until_over(plan: Plan, place: Callable[[], Path], resumption: Resumption | 
             if json_output:
                 print(json.dumps(outcome.summary), flush=True)
     return 2 if isinstance(outcome.error, InputError) else EXIT_CODES[outcome.status]
-
-
-def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
-    """``<time>-<profile>-<seed>`` with the resolved profile and the provenance in it, numbered where that exists."""
-    stem = f"{now:%Y%m%d-%H%M%S}-{plan.name}-{plan.seed}"
-    made: Path | None = None
-    new = [folder for folder in (runs, *runs.parents) if not os.path.lexists(folder)]
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        made = runs / f".new-{stem}-{os.getpid()}"
-        made.mkdir()
-        _keep(made / PROFILE, plan.resolved)
-        _keep(made / provenance_file(1), _software(plan))
-        folder = _named(made, stem)
-        sync(runs)
-    except OSError as error:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
-        for folder in new:
-            with suppress(OSError):
-                folder.rmdir()
-        raise RunFolderError(f"cannot write a run folder in {runs}: {error.strerror or error}",
-                             hint="choose another place with --runs") from error
-    return folder
 
 
 async def conduct(plan: Plan, folder: Path, clock: Any, *, display: Display = "quiet", json_output: bool = False,
@@ -141,7 +119,7 @@ class _Conductor:
             raise
         try:
             if resumption is not None:
-                _record_software(folder, resumption.attempt, plan)
+                record_software(folder, resumption.attempt, plan)
             self._observers = Observers(
                 folder, journal, observers=[(part.name, self._observer(part)) for part in plan.observers],
                 display=display, json_output=json_output, logger=self._logger,
@@ -249,7 +227,7 @@ class _Conductor:
         policy = self._plan.profile.policy
         chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
                                  tool_parser=policy.tool_parser)
-        self._transport = Scratch(memory=True)
+        self._transport = Scratch(memory=_IN_MEMORY * self._plan.profile.refit.chunk_bytes)
         self._parts = Assembly(self._plan, self._folder, self._clock, self._logger, tuple(chat_format.stop_ids))
         async with asyncio.TaskGroup() as tasks:
             watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
@@ -351,20 +329,6 @@ def _facts(plan: Plan, run: str, clock: Any) -> dict[str, Any]:
     }
 
 
-def _record_software(folder: Path, attempt: int, plan: Plan) -> None:
-    """Before an attempt records anything of itself; RunFolderError where that cannot be."""
-    file = folder / provenance_file(attempt)
-    try:
-        _keep(file, _software(plan))
-    except OSError as error:
-        raise RunFolderError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
-
-
-def _software(plan: Plan) -> dict[str, Any]:
-    """What an attempt is made of: the profile's name, and software, policy, tasks and host."""
-    return {"profile": plan.name, **plan.provenance}
-
-
 def _journal(folder: Path, length: int) -> Journal:
     """The journal, locked; RunFolderError where it does not hold the ``length`` events that were read when planning."""
     journal = Journal(folder)
@@ -373,25 +337,6 @@ def _journal(folder: Path, length: int) -> Journal:
         raise RunFolderError(f"{folder} went on while it was looked at: its journal holds {journal.next_seq} events "
                              f"now, not {length}", hint="look at it again")
     return journal
-
-
-def _named(made: Path, stem: str) -> Path:
-    """Give a finished folder the first of its names that is free, at once and whole."""
-    for number in range(1, 1000):
-        folder = made.with_name(stem if number == 1 else f"{stem}.{number}")
-        if not folder.exists():
-            try:
-                return made.rename(folder)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-    raise RunFolderError(f"{made.parent} holds 999 runs of this second")
-
-
-def _keep(file: Path, data: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(dict(data), indent=2) + "\n")
-    sync(file)
-    sync(file.parent)
 
 
 def _logger(stream: Any, clock: Any) -> Any:

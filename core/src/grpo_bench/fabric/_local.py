@@ -12,13 +12,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import Address, Clock, DeadlineExceeded, GroupSpec, PlanError, Remote, WorkerGroup
 
 from ._calls import all_or_none, worker_name
+from ._foreign import carried
 from ._names import check_new_group, group_named, within_start
 from ._proc import table
 from ._process import HostProcess
@@ -27,8 +27,6 @@ from ._seat import Seat
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             "VECLIB_MAXIMUM_THREADS")
-_CARRIED = ("grpo_bench", "pluggy")
-"""Packages that a worker needs and another interpreter may lack; both are plain Python."""
 
 
 class LocalGroup:
@@ -134,9 +132,13 @@ class LocalFabric:
         threads = dict.fromkeys(_THREADS, str(spec.placement.threads))
         env = {**os.environ, **threads, **spec.placement.env}
         if spec.interpreter not in (None, sys.executable):
-            path = [str(self._carried()), *filter(None, [env.get("PYTHONPATH")])]
+            path = [str(self.carried(spec.target)), *filter(None, [env.get("PYTHONPATH")])]
             env["PYTHONPATH"] = os.pathsep.join(path)
         return env
+
+    def carried(self, target: str) -> Path:
+        """What goes onto the path of another interpreter for a worker with this target."""
+        return carried(self._private() / "packages", target)
 
     def new_endpoint(self) -> str:
         self._seats += 1
@@ -165,19 +167,3 @@ class LocalFabric:
         if self._scratch is None:
             self._scratch = Scratch()
         return self._scratch.path
-
-    def _carried(self) -> Path:
-        """A folder with nothing but the packages that a worker needs, for the path of another interpreter."""
-        folder = self._private() / "packages"
-        if not folder.exists():
-            folder.mkdir()
-            for name in _CARRIED:
-                (folder / name).symlink_to(_package_folder(name))
-        return folder
-
-
-def _package_folder(name: str) -> Path:
-    spec = find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 import signal
 import socket
@@ -26,6 +27,7 @@ from ._host import CONTROL
 from ._peer import Peer
 from ._proc import Process, family, kill, table
 
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
 _LOST_GRACE_S = 5.0
@@ -138,7 +140,7 @@ class HostProcess:
             self._signal(signal.SIGKILL)
             await self.exited.wait()
         tail = self._tail()
-        last = f"; its last output: {tail[-1]}" if tail else ""
+        last = f"; its last output: {_last_word(tail)}" if tail else ""
         error = WorkerLost(f"worker process {self.name} {_ending(self._popen.returncode)}{last}",
                            hint=f"its output is in {self._log}")
         error.remote_traceback = "\n".join(tail)
@@ -188,6 +190,13 @@ def _exit_descriptor(pid: int) -> int:
     queue = select.kqueue()
     queue.control([select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)], 0)
     return os.dup(queue.fileno())
+
+
+def _last_word(lines: Sequence[str]) -> str:
+    """The line to show of what a process said last: that of an uncaught exception, whose text may go on below it."""
+    if any(line.startswith("Traceback ") for line in lines):
+        return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
+    return lines[-1]
 
 
 def _ending(code: int) -> str:

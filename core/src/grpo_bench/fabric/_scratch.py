@@ -24,11 +24,13 @@ _SOCKET_PATH_ROOM = 70
 
 
 class Scratch:
-    """An empty private folder, there until ``remove``; ``memory``: in memory where the machine has such a place."""
+    """An empty private folder, there until ``remove``; in memory where the machine has a place with ``memory`` bytes
+    left for it, 0: on disk."""
 
-    def __init__(self, *, memory: bool = False) -> None:
-        parent = _MEMORY if memory and os.access(_MEMORY, os.W_OK) else _disk()
-        sweep(parent)
+    def __init__(self, *, memory: int = 0) -> None:
+        places = (_MEMORY, _disk()) if memory else (_disk(),)
+        sweep(*places)
+        parent = next(place for place in places if place != _MEMORY or _has_room(memory))
         self._lock = -1
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -76,6 +78,11 @@ def _held(path: Path) -> int:
             return lock
     os.close(lock)
     return -1
+
+
+def _has_room(size: int) -> bool:
+    """Whether that many bytes may be put into memory."""
+    return os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= size
 
 
 def _disk() -> Path:

@@ -11,9 +11,10 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from grpo_bench.contract import GroupSpec, WorkerLost
+from grpo_bench.contract import GroupSpec, PluginError, WorkerLost
 
 from ._calls import worker_name
+from ._foreign import explained
 from ._process import HostProcess
 
 if TYPE_CHECKING:
@@ -80,9 +81,29 @@ class Seat:
             stream.write(f"--- {fabric.clock.now_utc()} {self.name} starts\n")
         self._process = HostProcess(self.name, self.interpreter, self.env, log, self.endpoint)
         fabric.processes.append(self._process)
-        await self._process.greet(sys.path if self.interpreter == sys.executable else ())
+        if not self._foreign:
+            await self._process.greet(sys.path)
+            return
+        try:
+            await self._process.greet(())
+        except WorkerLost as error:
+            raise await explained(self.name, self.interpreter, error) from error
+
+    @property
+    def _foreign(self) -> bool:
+        return self.interpreter != sys.executable
 
     async def _start(self, spec: GroupSpec, rank: int) -> None:
+        if self._foreign:  # the process was started for another target, where this worker is a guest
+            await self.process.control("see", [str(self._fabric.carried(spec.target))])
+        try:
+            await self._make(spec, rank)
+        except PluginError as error:
+            if self._foreign:
+                error.hint = error.hint or f"it runs under {self.interpreter}"
+            raise
+
+    async def _make(self, spec: GroupSpec, rank: int) -> None:
         await self.process.control("start", spec.name, rank, spec.placement.workers, spec.target, spec.config,
                                    str(self._fabric.rendezvous(spec.name)))
 

@@ -19,6 +19,7 @@ quite make.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,22 +91,41 @@ def typed_arguments(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _typed(value: str, schema: Any) -> Any:
-    kinds = schema.get("type") if isinstance(schema, Mapping) else None
-    kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
-    if not kinds or "string" in kinds:
+    kinds = _kinds(schema) - {"string"}
+    if not kinds:
         return value
     text = value.lower() if value in ("True", "False") else value
     try:
         found = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return value
-    fits = any(isinstance(found, _KINDS[kind]) and (kind == "boolean" or not isinstance(found, bool))
-               for kind in kinds if kind in _KINDS)
-    return found if fits else value
+    return found if any(_fits(found, kind) for kind in kinds) else value
+
+
+def _kinds(schema: Any) -> set[str]:
+    """The names of the types that a schema allows, itself or by its alternatives; empty where it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    choices = [choice for name in ("anyOf", "oneOf", "allOf") if isinstance(given := schema.get(name), list)
+               for choice in given if isinstance(choice, Mapping)]
+    kinds = [part.get("type") for part in (schema, *choices)]
+    return {name for kind in kinds for name in (kind if isinstance(kind, list) else [kind]) if isinstance(name, str)}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether JSON data is of a schema's type: 1 is no boolean, true no number, and 3.0 is an integer."""
+    if isinstance(value, bool) or kind not in _KINDS:
+        return kind == "boolean" and isinstance(value, bool)
+    return isinstance(value, _KINDS[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(digits)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -17,48 +17,38 @@ from grpo_bench.contract import (
 )
 from grpo_bench.contract.values import Ids
 
+from .probe import Answers, Probe, answers
+
 GRACE_S = 10.0
 """How long a cancelled side may take to let go."""
 
 
-async def refit(trainer: Trainer, generator: Generator, transfer: Transfer, probe_sequences: Sequence[Ids] | None,
-                bound: float | None, clock: Clock) -> RefitStats:
-    """Move the weights, then compare the probe's log-probabilities; RefitError where the difference is above ``bound``
-    (None: measured only). ``probe_sequences`` None: the two sides compute different things, so nothing is compared."""
+async def refit(trainer: Trainer, generator: Generator, transfer: Transfer, probe: Probe | None,
+                clock: Clock) -> RefitStats:
+    """Move the weights, then ask both sides for the probe's log-probabilities and let ``probe`` judge them; None: the
+    two sides compute different things, so nothing is compared."""
     started = clock.monotonic()
     sent = await _move(trainer, generator, transfer)
-    if probe_sequences is None:
+    if probe is None:
         return RefitStats(transfer.version, sent, clock.monotonic() - started, None)
     try:
         async with asyncio.timeout(transfer.deadline_s):
-            difference = await probe_difference(trainer, generator, probe_sequences)
+            said = await _ask(trainer, generator, probe.sequences)
     except TimeoutError:
         raise RefitError(f"the probe after the refit to version {transfer.version} took longer than "
                          f"{transfer.deadline_s:g} s", hint="see limits.refit_s") from None
-    if bound is not None and not difference <= bound:
-        raise RefitError(
-            f"the generator's log-probabilities differ from the trainer's by {difference:.3g}, more than {bound:g}, "
-            f"after the refit to version {transfer.version}",
-            hint="the weights did not arrive as sent; refit.probe_bound is the limit",
-        )
-    return RefitStats(transfer.version, sent, clock.monotonic() - started, difference)
+    verdict = probe.judge(transfer.version, said)
+    share = verdict.followed.share if verdict.followed is not None and verdict.followed.sure else None
+    return RefitStats(transfer.version, sent, clock.monotonic() - started, verdict.difference, verdict.distance, share)
 
 
-async def probe_difference(trainer: Trainer, generator: Generator, sequences: Sequence[Ids]) -> float:
-    """Largest absolute difference of a token's log-probability, trainer against generator; NaN where either has one."""
+async def _ask(trainer: Trainer, generator: Generator, sequences: Sequence[Ids]) -> Answers:
     if not sequences:
-        return 0.0
+        return answers([], np.zeros(0, np.float32), [])
     ours, theirs = await asyncio.gather(
         _answer("trainer", trainer.log_probabilities(probe_batch(sequences), "current")),
         _answer("generator", generator.probe(sequences)))
-    ours, theirs = np.asarray(ours, np.float64), np.concatenate([np.asarray(part, np.float64) for part in theirs])
-    if ours.shape != theirs.shape:
-        raise RefitError(f"the probe has {len(ours)} log-probabilities from the trainer and {len(theirs)} from the "
-                         "generator")
-    starts = np.cumsum([0, *(len(sequence) for sequence in sequences)])[:-1]
-    compared = np.ones(len(ours), np.bool_)
-    compared[starts] = False
-    return float(np.abs(ours - theirs)[compared].max(initial=0.0))
+    return answers(sequences, ours, theirs)
 
 
 async def _answer(side: str, work: Awaitable[Any]) -> Any:

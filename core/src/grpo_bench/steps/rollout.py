@@ -71,7 +71,9 @@ class RolloutWorker:
         self._parts: Parts | None = None
 
     async def start(self) -> None:
-        """Make the parts and start the environment; ``close`` undoes either."""
+        """Make the parts and start the environment, once; ``close`` undoes either."""
+        if self._parts is not None:
+            return
         config = self._context.config
         remotes = [await self._context.connect(address) for address in config["engines"]]
         client = load_object(config["client"])(remotes)

@@ -28,6 +28,8 @@ LONG = 200
 """Tokens of a reply that nothing but a limit ends."""
 SOON_S = 0.3
 """A deadline for what cannot be answered in time."""
+REFUSED_S = 10.0
+"""Long enough for any refusal, and shorter than a request's deadline."""
 
 
 class GeneratorSuite(Suite):
@@ -316,7 +318,8 @@ class GeneratorSuite(Suite):
         """``receive`` gives up at the transfer's deadline, and the next transfer works."""
         specs = specs_of(tiny.make_tensors())
         await rig.generator.pause(rig.mode)
-        await raised(rig.generator.receive(transfer_of(rig.world, specs, version=1, deadline_s=SOON_S)))
+        await raised(rig.generator.receive(transfer_of(rig.world, specs, version=1, deadline_s=SOON_S,
+                                                        receivers=len(rig.generator.addresses()))))
         await hand_over(rig.generator, rig.world, tiny.make_tensors(2), 2)
         await rig.generator.resume()
         assert {version for _, version in (await rig.ask("next/0")).versions} == {2}
@@ -337,9 +340,13 @@ class GeneratorSuite(Suite):
 
     @demand
     async def test_a_restarted_engine_waits_for_weights(self, rig: GeneratorRig) -> None:
-        """It has none until the next ``receive``, so it must not sample; after that it serves as before."""
+        """It has none until the next ``receive``, so it refuses requests instead of letting them wait; after that it
+        serves as before. An engine that was restarted is not lost."""
+        assert list(await rig.generator.lost()) == []
         await rig.generator.restart(0)
-        await raised(rig.ask("early/0", deadline_s=SOON_S))
+        assert list(await rig.generator.lost()) == []
+        async with asyncio.timeout(REFUSED_S):
+            await raised(rig.ask("early/0"))
         await rig.refit(3)
         assert {version for _, version in (await rig.ask("next/0")).versions} == {3}
 

@@ -18,7 +18,7 @@ SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 256 + len(SPECIALS)
 END = VOCABULARY - 1
 """The token that ends a reply."""
-WIDTH = 16
+WIDTH = 32
 LONGEST = 1024
 _END_LOGIT = 1.3
 _NEVER_LOGIT = 30.0

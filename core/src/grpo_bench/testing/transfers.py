@@ -16,7 +16,11 @@ from . import tiny
 from .world import World
 
 SAFETENSORS = transport.NAME
+CHUNK_BYTES = 2**13
+"""Small enough that the kit's policy takes several chunks."""
 
+_LET_GO_S = 5.0
+"""How long the kit, as sender, may take to see that the last chunk was taken."""
 _PRECISION = {"float64": 1e-6, "float32": 1e-6, "float16": 2**-10, "bfloat16": 2**-7}
 """By which share a value may differ from one that was rounded to that dtype; coarser stores decide."""
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
@@ -28,9 +32,9 @@ def specs_of(tensors: tiny.Tensors) -> list[TensorSpec]:
 
 
 def transfer_of(world: World, specs: Sequence[TensorSpec], *, version: int, chunk_bytes: int = 2**20,
-                deadline_s: float = 20.0) -> Transfer:
+                deadline_s: float = 20.0, receivers: int = 1) -> Transfer:
     """A transfer over a rendezvous of its own."""
-    return Transfer(version, SAFETENSORS, str(world.new_folder()), tuple(specs), chunk_bytes, deadline_s)
+    return Transfer(version, SAFETENSORS, str(world.new_folder()), tuple(specs), chunk_bytes, deadline_s, receivers)
 
 
 async def exchanged(trainer: Trainer, transfer: Transfer) -> tuple[dict[TensorSpec, bytes], int]:
@@ -38,7 +42,7 @@ async def exchanged(trainer: Trainer, transfer: Transfer) -> tuple[dict[TensorSp
     got: dict[TensorSpec, bytes] = {}
 
     async def take() -> None:
-        async for spec, data in transport.receive_tensors(transfer):
+        async for spec, data in transport.receive_tensors(transfer, 0):
             got[spec] = bytes(data)
 
     sent, _ = await asyncio.gather(trainer.send(transfer), take())
@@ -47,8 +51,16 @@ async def exchanged(trainer: Trainer, transfer: Transfer) -> tuple[dict[TensorSp
 
 async def hand_over(generator: Generator, world: World, tensors: tiny.Tensors, version: int) -> None:
     """Give a generator these weights, as a trainer would."""
-    transfer = transfer_of(world, specs_of(tensors), version=version)
-    await asyncio.gather(transport.send_tensors(transfer, lambda spec: tensors[spec.name]), generator.receive(transfer))
+    transfer = transfer_of(world, specs_of(tensors), version=version, chunk_bytes=CHUNK_BYTES,
+                           receivers=len(generator.addresses()))
+    sending = asyncio.ensure_future(transport.send_tensors(transfer, lambda spec: tensors[spec.name]))
+    try:
+        await generator.receive(transfer)
+        await asyncio.wait([sending], timeout=_LET_GO_S)
+        assert sending.done(), "receive came back before every engine had taken all weights"
+        await sending
+    finally:
+        sending.cancel()
 
 
 def stored(folder: Path) -> Mapping[TensorSpec, bytes]:

@@ -30,6 +30,7 @@ _STORED = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u
 
 class Engine:
     def __init__(self, context: WorkerContext) -> None:
+        self._rank = context.rank
         self._settings = json.loads(Path(context.config["checkpoint"], "config.json").read_text("utf-8"))
         self._profiles = {sampling.purpose: sampling for sampling in context.config["sampling"]}
         self._model: Model | None = None
@@ -67,7 +68,7 @@ class Engine:
         self._moving.clear()
 
     async def receive(self, transfer: Transfer) -> None:
-        tensors = {spec.name: _array(spec, data) async for spec, data in receive_tensors(transfer)}
+        tensors = {spec.name: _array(spec, data) async for spec, data in receive_tensors(transfer, self._rank)}
         try:
             self._model = Model(tensors, self._settings)
         except (KeyError, ValueError) as error:

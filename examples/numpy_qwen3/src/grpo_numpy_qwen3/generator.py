@@ -3,6 +3,7 @@ and the rollout workers', which passes requests on."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from grpo_bench.contract import (
     Address, Floats, GroupSpec, Ids, PluginContext, Remote, Sample, Sampling, Transfer, WorkerGroup,
+    WorkerLost,
 )
 
 
@@ -51,8 +53,14 @@ class Generator:
         """Facts for a report on what hangs; must answer while requests run."""
         return {"engines": await self._engines.call_all("health")}
 
+    async def lost(self) -> Sequence[int]:
+        """Engines that ended; the core has them restarted and refits all before anything is sampled there."""
+        answers = await asyncio.gather(*(self._engines.call(rank, "health") for rank in range(self._engines.size)),
+                                       return_exceptions=True)
+        return [rank for rank, answer in enumerate(answers) if isinstance(answer, WorkerLost)]
+
     async def restart(self, engine: int) -> None:
-        """Replace one engine; it has no weights until the next refit."""
+        """Replace one engine; until the next refit it has no weights and refuses requests."""
         await self._engines.restart(engine)
 
     async def close(self) -> None:

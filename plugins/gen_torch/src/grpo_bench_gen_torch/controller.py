@@ -10,13 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from grpo_bench.contract import (
-    Address, Floats, GroupSpec, Ids, PluginContext, PluginError, Purpose, RefitError, Sampling, Transfer, WorkerGroup,
+    Address, Floats, GroupSpec, Ids, LimitSettings, PluginContext, PluginError, Purpose, RefitError, Sampling, Transfer,
+    WorkerGroup,
 )
 
 from .config import TorchGeneratorConfig
 
 _TARGET = "grpo_bench_gen_torch.worker:make"
 _AGREEMENT = 1e-5
+_ANSWER_S = 2.0
+"""How long an engine may be busy with a batch step before it answers. One that is longer is not lost: it has its own
+limits."""
 
 
 class TorchGenerator:
@@ -30,13 +34,15 @@ class TorchGenerator:
     async def start(self) -> None:
         context, config = self._context, self._config
         sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
+        limits: LimitSettings = context.shared["limits"]
         workers = config.workers or context.placement.workers
         plain = {**config.model_dump(), "checkpoint": str(context.policy.checkpoint),
                  "capacity": context.policy.max_context, "threads": context.placement.threads,
                  "sampling": tuple(sampling.values()), "temperature": sampling[Purpose.TRAIN].temperature,
                  "deterministic": context.deterministic}
         self._started = await context.fabric.start_group(GroupSpec(
-            name="generator", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers)))
+            name="generator", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers),
+            start_deadline_s=limits.start_s))
 
     @property
     def _engines(self) -> WorkerGroup:
@@ -68,6 +74,13 @@ class TorchGenerator:
 
     async def health(self) -> Mapping[str, Any]:
         return {"engines": await self._engines.call_all("health")}
+
+    async def lost(self) -> Sequence[int]:
+        """Those whose process ended, and those whose batch steps failed."""
+        engines = range(self._engines.size)
+        answers = await asyncio.gather(*(self._engines.call(rank, "health", deadline_s=_ANSWER_S) for rank in engines),
+                                       return_exceptions=True)
+        return [rank for rank, answer in enumerate(answers) if isinstance(answer, PluginError)]
 
     async def restart(self, engine: int) -> None:
         await self._engines.restart(engine)

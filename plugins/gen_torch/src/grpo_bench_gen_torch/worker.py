@@ -34,7 +34,7 @@ class EngineWorker:
     """What clients and the controller call."""
 
     def __init__(self, context: WorkerContext) -> None:
-        config = context.config
+        config, self._rank = context.config, context.rank
         torch.set_num_threads(config["threads"])
         model = Qwen3(read_config(config["checkpoint"]))
         if config["deterministic"] and not rows_are_independent(model.config):
@@ -98,7 +98,7 @@ class EngineWorker:
         if transfer.transport == "hf_folder":
             tensors = load_tensors(transfer.rendezvous)
         elif transfer.transport == NAME:
-            async for spec, data in receive_tensors(transfer):
+            async for spec, data in receive_tensors(transfer, self._rank):
                 flat = torch.frombuffer(bytearray(data), dtype=getattr(torch, spec.dtype))
                 tensors[spec.name] = flat.view(spec.shape)
         else:
@@ -170,6 +170,8 @@ class EngineWorker:
         self._raise_failure()
         if _distribution(sampling) not in self._allowed:
             raise PluginError(f"the request's sampling is neither the training nor the validation one: {sampling}")
+        if self._engine.version is None and self._admitting:
+            raise PluginError("this engine has no weights yet", hint="it has to receive some first")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -1,7 +1,7 @@
 """Faults at named points.
 
-A role calls ``at`` on entering a point. A fault that strikes there acts at once where it can (raise, hang, late, die);
-where it concerns the result (nan, wrong) its kind is returned and the caller spoils the result.
+A role calls ``at`` on entering a point. A fault that strikes there acts at once where it can (raise, hang, late, die,
+break); where it concerns the result (nan, wrong) its kind is returned and the caller spoils the result.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ Spoilt = Literal["nan", "wrong"] | None
 
 class MockFault(RuntimeError):
     """Raised on demand."""
+
+
+class MockBreakdown(MockFault):
+    """What raises it is broken from then on."""
 
 
 class Faults:
@@ -53,6 +57,8 @@ class Faults:
     async def _act(self, fault: Fault) -> None:
         if fault.kind == "raise":
             raise MockFault(f"mock {self._role} told to fail at {fault.at}")
+        if fault.kind == "break":
+            raise MockBreakdown(f"mock {self._role} told to break at {fault.at}")
         if fault.kind == "die":
             os._exit(70)
         if fault.kind == "hang":

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from grpo_bench.contract import (
-    Address, FinishReason, GroupSpec, PluginContext, Remote, Sample, Sampling, Transfer, WorkerContext, WorkerGroup,
+    Address, FinishReason, GroupSpec, PluginContext, PluginError, Remote, Sample, Sampling, Transfer, WorkerContext,
+    WorkerGroup,
 )
 from grpo_bench.contract.values import Floats, Ids
 from grpo_bench.policy import ChatFormat
@@ -28,7 +29,7 @@ from grpo_bench.steps.transport import NAME as SAFETENSORS, receive_tensors
 from . import weights as w
 from .chance import uniform
 from .config import GeneratorConfig
-from .faults import Faults, Spoilt, spend, spoil
+from .faults import Faults, MockBreakdown, Spoilt, spend, spoil
 
 POLL_S, LONGEST_POLL_S = 0.001, 0.25
 """How soon an engine looks again whether the sender's file is there: at first, and at most."""
@@ -83,6 +84,11 @@ class MockGenerator:
         return {"engines": self._engines.size, "version": self._version,
                 "running": await self._engines.call_all("running")}
 
+    async def lost(self) -> Sequence[int]:
+        answers = await asyncio.gather(*(self._engines.call(rank, "running") for rank in range(self._engines.size)),
+                                       return_exceptions=True)
+        return [rank for rank, answer in enumerate(answers) if isinstance(answer, PluginError)]
+
     async def restart(self, engine: int) -> None:
         await self._engines.restart(engine)
 
@@ -102,6 +108,7 @@ class MockEngine:
     """One engine, in a worker."""
 
     def __init__(self, context: WorkerContext) -> None:
+        self._rank = context.rank
         self._config = GeneratorConfig.model_validate(context.config["settings"])
         self._faults = Faults("generator", self._config.faults)
         self._format = ChatFormat(context.config["checkpoint"])
@@ -109,6 +116,7 @@ class MockEngine:
         self._allowed = {_distribution(sampling) for sampling in context.config["sampling"]}
         self._weights: w.Weights | None = None
         self._version = -1
+        self._broken: MockBreakdown | None = None
         self._waiting: dict[str, asyncio.Task[Any]] = {}
         self._requests: dict[str, asyncio.Task[Any]] = {}
         self._open = asyncio.Event()
@@ -118,11 +126,16 @@ class MockEngine:
         self._idle.set()
 
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
+        self._check_whole()
         if self._weights is None:
             raise RuntimeError("this engine has no weights yet")
         if _distribution(sampling) not in self._allowed:
             raise ValueError(f"the request's sampling is neither the training nor the validation one: {sampling}")
-        fault = await self._faults.at("generate", step=self._version, about=stream)
+        try:
+            fault = await self._faults.at("generate", step=self._version, about=stream)
+        except MockBreakdown as error:
+            self._broken = error
+            raise
         task = asyncio.current_task()
         assert task is not None
         self._waiting[request_id] = task
@@ -153,7 +166,7 @@ class MockEngine:
     async def receive(self, transfer: Transfer) -> None:
         fault = await self._faults.at("receive", step=transfer.version)
         await spend(self._config.receive_s)
-        received = await (_digested(transfer) if transfer.transport == SAFETENSORS else
+        received = await (_digested(transfer, self._rank) if transfer.transport == SAFETENSORS else
                           _arrival(Path(transfer.rendezvous, w.FILE)))
         if fault != "wrong" or self._weights is None:
             self._weights = received * np.nan if fault == "nan" else received
@@ -167,7 +180,12 @@ class MockEngine:
         return [w.log_probabilities(sequence, self._loaded) for sequence in sequences]
 
     def running(self) -> int:
+        self._check_whole()
         return len(self._requests)
+
+    def _check_whole(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(f"this engine is broken: {self._broken}")
 
     @property
     def _loaded(self) -> w.Weights:
@@ -189,6 +207,7 @@ class MockEngine:
             if self._config.token_s:
                 await asyncio.sleep(self._config.token_s)
                 await self._moving.wait()
+                self._check_whole()
             if not versions or versions[-1][1] != self._version:
                 values[index:] = w.log_probabilities(known, self._loaded)[index + 1:]
                 versions.append([0, self._version])
@@ -218,10 +237,10 @@ def _opening(ids: Ids) -> Ids:
     return ids[:np.logical_and.reduce(alike).argmax()]
 
 
-async def _digested(transfer: Transfer) -> w.Weights:
+async def _digested(transfer: Transfer, receiver: int) -> w.Weights:
     """What stands for weights that are not the mock trainer's."""
     digest = hashlib.sha256()
-    async for spec, data in receive_tensors(transfer):
+    async for spec, data in receive_tensors(transfer, receiver):
         digest.update(spec.name.encode() + data)
     return w.of_digest(digest.digest())
 
