@@ -1,0 +1,150 @@
+# pyright: reportMissingImports=false
+"""A policy's HF checkpoint in Megatron's form, converted once.
+
+Below the cache folder each checkpoint has a folder of its own, named by a hash of its configuration and weights and by
+the dtype the weights are computed in. It holds the weights in torch_dist form, which any layout can read, and
+``fingerprint.json``: model, revision, and the versions that converted it. What is missing is made at first use: under a
+temporary name, renamed when whole, while a lock on a file beside it makes other runs wait. One that another stack made
+is refused and never replaced, since a run that is under way may read it.
+
+Of weight files above 64 MiB the hash covers head, size and samples; a whole read would take longer than converting.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from grpo_bench.contract import PluginError
+
+from .checkpoints import read, versions, write
+
+NOTE, WEIGHTS = "fingerprint.json", "weights"
+_WHOLE = 64 * 2**20
+_SAMPLES, _SAMPLE = 64, 64 * 2**10
+_PATIENCE = timedelta(days=7)
+_REVISION = re.compile(r"[0-9a-f]{40}")
+
+
+def load(bridge: Any, chunks: Sequence[Any], checkpoint: Path, cache: str, dtype: str) -> None:
+    """Fill the chunks' weights, on all ranks at once, converting the checkpoint if no one has yet."""
+    group: Any = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    first = dist.get_rank() == 0
+    home = folder_of(cache)
+    answer: list[Any] = [None]
+    with _held(home, first, answer) as lock:
+        if lock is not None:
+            answer[0] = _look(home, checkpoint, dtype)
+        dist.broadcast_object_list(answer, 0, group=group)
+        if isinstance(answer[0], PluginError):
+            raise answer[0]
+        place, ready, temporary = answer[0]
+        if not ready:
+            bridge.load_hf_weights(list(chunks))
+            write(temporary / WEIGHTS, chunks)
+            dist.barrier(group=group)
+            if first:
+                os.replace(temporary, place)
+    if ready:
+        read(place / WEIGHTS, chunks)
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
+
+
+def folder_of(cache: str) -> Path:
+    """The cache folder that the settings name."""
+    if cache != "auto":
+        return Path(cache).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "grpo-bench" / "megatron"
+
+
+@contextmanager
+def _held(home: Path, first: bool, answer: list[Any]) -> Iterator[int | None]:
+    """The cache's lock, for the rank that decides; where it cannot be had, ``answer`` says why."""
+    if not first:
+        yield None
+        return
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        answer[0] = PluginError(f"the cache {home} cannot be written: {error.strerror}",
+                                hint="give a writable folder in trainer.cache")
+        yield None
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _look(home: Path, checkpoint: Path, dtype: str) -> Any:
+    """Place, whether it is ready, and where to make it if not; or why it cannot be used."""
+    mine = fingerprint(checkpoint, dtype)
+    place = home / f"{mine['model'][:24]}-{dtype}"
+    temporary = home / f".{place.name}.tmp"
+    if place.is_dir():
+        return refused(place, mine) or (place, True, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / WEIGHTS).mkdir(parents=True)
+    (temporary / NOTE).write_text(json.dumps(mine, indent=2) + "\n", "utf-8")
+    return place, False, temporary
+
+
+def refused(place: Path, mine: Mapping[str, Any]) -> PluginError | None:
+    """Why a cached checkpoint must not be used; None where it may."""
+    try:
+        theirs = json.loads((place / NOTE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        return PluginError(f"{place} has no readable {NOTE}: {error}", hint="remove that folder")
+    for name in ("model", "dtype", "versions", "revision"):
+        if theirs.get(name) != mine[name]:
+            return PluginError(f"{place} was made with {name} {_shown(theirs.get(name))}, this run has "
+                               f"{_shown(mine[name])}",
+                               hint="remove that folder where no run uses it, or name another in trainer.cache")
+    return None
+
+
+def fingerprint(checkpoint: Path, dtype: str) -> dict[str, Any]:
+    """What decides how a converted checkpoint comes out."""
+    digest = hashlib.sha256()
+    for file in [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]:
+        digest.update(file.name.encode() + b"\0")
+        _hash_file(file, digest)
+    return {"model": digest.hexdigest(), "dtype": dtype, "revision": revision(checkpoint), "versions": versions()}
+
+
+def revision(checkpoint: Path) -> str:
+    """The hub's commit, where the folder's path tells it (``snapshots/<commit>``); else ``unknown``."""
+    real = checkpoint.resolve()
+    known = real.parent.name == "snapshots" and _REVISION.fullmatch(real.name)
+    return real.name if known else "unknown"
+
+
+def _hash_file(file: Path, digest: Any) -> None:
+    size = file.stat().st_size
+    digest.update(str(size).encode() + b"\0")
+    with file.open("rb") as opened:
+        if size <= _WHOLE:
+            digest.update(opened.read())
+            return
+        for number in range(_SAMPLES):
+            opened.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))
+            digest.update(opened.read(_SAMPLE))
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)

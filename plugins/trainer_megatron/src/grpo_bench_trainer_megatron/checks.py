@@ -1,0 +1,136 @@
+"""What could not run, found before anything starts. Each check raises a PlanError: what, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_bench.contract import PlanError, Site
+
+from .config import MegatronTrainerConfig
+from .memory import Memory, size
+from .model import Shape
+
+OWN = {
+    "tensor_model_parallel_size": "tensor_parallel", "pipeline_model_parallel_size": "pipeline_parallel",
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline", "context_parallel_size": "context_parallel",
+    "expert_model_parallel_size": "expert_parallel", "expert_tensor_parallel_size": "expert_tensor_parallel",
+    "sequence_parallel": "sequence_parallel", "params_dtype": "precision", "bf16": "precision",
+    "moe_token_dispatcher_type": "dispatcher", "moe_grouped_gemm": "grouped_gemm", "lr": "learning_rate",
+    "adam_beta1": "betas", "adam_beta2": "betas", "adam_eps": "eps", "weight_decay": "weight_decay",
+    "clip_grad": "clip_norm", "use_precision_aware_optimizer": "precision_aware_optimizer",
+    "deterministic_mode": "deterministic", "recompute_granularity": "recompute",
+}
+"""Fields that have a key of their own."""
+FIXED = {
+    "average_in_collective": "sums of gradients stay sums: the loss is divided by the counts of the whole batch",
+    "use_distributed_optimizer": "checkpoints are those of the distributed optimizer",
+    "optimizer": "Adam is the only optimizer here", "min_lr": "the learning rate is constant",
+    "calculate_per_token_loss": "the loss is divided by the counts of the whole batch",
+    "optimizer_cpu_offload": "checkpoints hold Adam's state as the ranks' devices have it",
+    "use_megatron_fsdp": "weights are exported from Megatron's own layers",
+}
+"""Fields that this trainer needs as they are, and why."""
+_BRINGS = {"hybridep": "deep_ep", "deepep": "deep_ep"}
+
+
+def check_fields(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) -> None:
+    """Every field of the tables is one of Megatron's, and has no key of its own."""
+    version = inventory["versions"].get("megatron-core", "?")
+    for table in ("model", "optimizer", "ddp"):
+        known = inventory["fields"][table]
+        for name in getattr(config, table):
+            if name in OWN:
+                raise PlanError(f"trainer.{table}.{name} is set by trainer.{OWN[name]}", hint="leave it out here")
+            if name in FIXED:
+                raise PlanError(f"trainer.{table}.{name} cannot be set: {FIXED[name]}", hint="leave it out")
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+                raise PlanError(f"trainer.{table}: Megatron {version} has no field {name!r}",
+                                hint=f"nearest: {', '.join(near)}" if near else f"see Megatron's own list for {table}")
+
+
+def check_model(shape: Shape, inventory: Mapping[str, Any]) -> None:
+    if shape.architecture not in inventory["architectures"]:
+        version = inventory["versions"].get("megatron-bridge", "?")
+        raise PlanError(f"Megatron Bridge {version} cannot convert a policy of architecture {shape.architecture}",
+                        hint="see policy.checkpoint")
+
+
+def check_layout(config: MegatronTrainerConfig, shape: Shape) -> None:
+    """Ranks, heads, layers and experts can be divided as the layout wants."""
+    tp, pp, etp = config.tensor_parallel, config.pipeline_parallel, config.expert_tensor_parallel
+    dense, experts = tp * pp * config.context_parallel, config.expert_parallel * etp * pp
+    for ranks, words in ((dense, "tensor x pipeline x context parallel"),
+                         (experts, "expert x expert tensor x pipeline parallel")):
+        _divides(config.workers, ranks, f"trainer.workers = {config.workers}", words,
+                 f"give a multiple of {config.model_ranks}, or leave workers out")
+    _divides(shape.heads, tp, f"the policy's {shape.heads} attention heads", "tensor_parallel")
+    if shape.kv_heads % tp and tp % shape.kv_heads:
+        raise PlanError(f"the policy's {shape.kv_heads} key-value heads are neither a multiple nor a divisor of "
+                        f"tensor_parallel = {tp}", hint="choose another trainer.tensor_parallel")
+    for heads in shape.delta_heads:
+        _divides(heads, tp, f"the policy's {heads} heads of linear attention", "tensor_parallel")
+    _divides(shape.layers, pp * config.virtual_pipeline, f"the policy's {shape.layers} layers",
+             "pipeline_parallel x virtual_pipeline")
+    if shape.experts:
+        _divides(shape.experts, config.expert_parallel, f"the policy's {shape.experts} experts", "expert_parallel")
+        _divides(shape.expert_size, etp, f"the width {shape.expert_size} of an expert", "expert_tensor_parallel")
+        if tp > 1 and not config.sequence_parallel_on:
+            raise PlanError(f"tensor_parallel = {tp} of a policy with experts needs sequence parallelism",
+                            hint="set trainer.sequence_parallel = \"auto\"")
+    elif config.expert_parallel > 1 or etp > 1:
+        raise PlanError("expert_parallel and expert_tensor_parallel do nothing with a policy that has no experts",
+                        hint="leave them out")
+    if config.sequence_parallel_on and tp == 1:
+        raise PlanError("sequence_parallel does nothing with tensor_parallel = 1", hint="leave it out")
+    if config.dispatcher == "allgather" and pp > 1:
+        raise PlanError("dispatcher \"allgather\" cannot pass sequences of varying length between pipeline stages",
+                        hint="set trainer.dispatcher = \"alltoall\"")
+
+
+def check_environment(config: MegatronTrainerConfig, shape: Shape, inventory: Mapping[str, Any]) -> None:
+    """What is asked of GPUs and of libraries is there."""
+    features, cuda = inventory["features"], inventory["device"]["type"] == "cuda"
+    engine = cuda and features["transformer_engine"]
+    reason = "the environment has no " + ("Transformer Engine" if cuda else "CUDA device")
+    wanted = [name for name, asked in (
+        ("transformer_engine", config.transformer_engine is True), ("attention", config.attention != "auto"),
+        ("grouped_gemm", config.grouped_gemm is True), ("fusions", config.fusions is True),
+        ("precision_aware_optimizer", config.precision_aware_optimizer),
+        ("context_parallel", config.context_parallel > 1)) if asked]
+    if wanted and not engine:
+        raise PlanError(f"trainer.{wanted[0]} needs Transformer Engine on a GPU, but {reason}",
+                        hint="leave it out, or name an environment that has it in trainer.env")
+    if config.virtual_pipeline > 1 and not cuda:
+        raise PlanError("trainer.virtual_pipeline needs GPUs: over gloo its stages wait for each other for ever",
+                        hint="set trainer.virtual_pipeline = 1")
+    if config.dispatcher == "flex" and not (cuda and features[_BRINGS[config.flex_backend]]):
+        lacks = f"no module {_BRINGS[config.flex_backend]}" if cuda else "no CUDA device"
+        raise PlanError(f"trainer.dispatcher = \"flex\" with {config.flex_backend} needs it on a GPU, but the "
+                        f"environment has {lacks}", hint="set trainer.dispatcher = \"alltoall\"")
+    if shape.delta_net and config.packing and not (cuda and features["flash_linear_attention"]):
+        lacks = "flash-linear-attention" if cuda else "a CUDA device"
+        raise PlanError(f"rows of a policy with a gated delta net can be packed only by kernels that need {lacks}",
+                        hint="set trainer.packing = false")
+
+
+def check_memory(config: MegatronTrainerConfig, memory: Memory, site: Site) -> None:
+    """Weights, gradients and Adam's state fit; on a CPU those of all ranks together."""
+    device = site.inventory["device"]
+    on_gpu, nodes = device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
+    if on_gpu and config.workers > len(device["names"]) * nodes:
+        raise PlanError(f"{config.workers} ranks need a GPU each, {nodes} machine{'s' * (nodes > 1)} with "
+                        f"{len(device['names'])} have fewer", hint="set fewer trainer.workers")
+    room = min(device["memory"])
+    need = memory.total if on_gpu else memory.total * -(-config.workers // nodes)
+    if need > room:
+        raise PlanError(f"a {'rank' if on_gpu else 'machine'} needs {size(need)} for weights, gradients and optimizer, "
+                        f"and has {size(room)}", hint="spread the policy over more ranks")
+
+
+def _divides(number: int, by: int, what: str, words: str, hint: str = "") -> None:
+    if number % by:
+        raise PlanError(f"{what} cannot be divided by {words} = {by}",
+                        hint=hint or f"choose another trainer.{words.split(' ')[0]}")
