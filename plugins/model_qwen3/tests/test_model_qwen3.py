@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpo_bench_model_qwen3 import (
     Cache, Chunk, Qwen3, Qwen3Config, assign, extend, hf_views, hidden_states, load, log_probabilities, pack,
@@ -125,6 +127,45 @@ def scores(model, rows, at, **options):
     (values * torch.linspace(-1, 1, len(values))).sum().backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     return values.detach().numpy(), gradient
+
+
+class Elsewhere(TorchDispatchMode):
+    """Fails where a tensor is made on the CPU; the experts' token counts, which Python reads, are made up."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.bincount.default:
+            return self.counts
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.lift_fresh.default:  # an array of numpy's, on its way to the device
+            return result
+        made = [one for one in (result if isinstance(result, (tuple, list)) else (result,)) if torch.is_tensor(one)]
+        assert all(one.device.type == "meta" for one in made), func
+        return result
+
+
+def test_training_computes_where_the_model_is(model, rows):
+    ids, offsets = flat(rows)
+    at = np.setdiff1d(np.arange(len(ids)), offsets)
+    there = copy.deepcopy(model).to("meta")
+    packed = pack(ids, offsets, device="meta")
+    chosen, experts = len(packed.ids) * model.config.num_experts_per_tok, max(model.config.num_experts, 1)
+    counts = torch.tensor([chosen - (experts - 1) * 9] + [9] * (experts - 1))
+    with Elsewhere(counts):
+        log_probabilities(there, packed, ids, at, 0.8).sum().backward()
+    assert all(gradient_of(parameter).device.type == "meta" for parameter in there.parameters())
+
+
+def test_training_computes_in_the_precision_of_the_weights(model, rows):
+    at = np.setdiff1d(np.arange(len(flat(rows)[0])), flat(rows)[1])
+    values, gradient = scores(model, rows, at)
+    exact_values, exact_gradient = scores(copy.deepcopy(model).double(), rows, at)
+    assert (exact_values.dtype, exact_gradient.dtype) == (np.float64, torch.float64)
+    assert values == pytest.approx(exact_values, abs=1e-4)
+    assert torch.allclose(gradient.double(), exact_gradient, atol=1e-5 * float(exact_gradient.abs().max()))
 
 
 def test_a_common_beginning_is_computed_once(rows):

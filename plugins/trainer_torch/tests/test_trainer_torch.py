@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_bench.contract import (
-    BatchError, KLSettings, LossSettings, Placement, PluginContext, PolicyFacts, Purpose, SamplingSettings, TrainBatch,
-    Transfer,
+    BatchError, KLSettings, LimitSettings, LossSettings, Placement, PluginContext, PolicyFacts, Purpose,
+    SamplingSettings, TrainBatch, Transfer,
 )
 from grpo_bench.fabric import InlineFabric
 from grpo_bench.steps.transport import receive_tensors
@@ -83,7 +83,7 @@ async def trainer(checkpoint, folder, loss=LOSS, temperature=1.0, **config):
     made = make(PluginContext(
         config=TorchTrainerConfig(**{"workers": 2, "batch_tokens": 80, **config}), fabric=fabric, placement=Placement(),
         run_folder=folder, policy=PolicyFacts(checkpoint, 128, 61), seed=0, deterministic=True, clock=CLOCK, logger=log,
-        shared={"loss": loss, "sampling": {Purpose.TRAIN: sampling}}))
+        shared={"loss": loss, "sampling": {Purpose.TRAIN: sampling}, "limits": LimitSettings()}))
     await made.start()
     try:
         yield made
@@ -262,7 +262,7 @@ def test_sent_weights_are_the_weights(checkpoint, tmp_path):
         transfer = Transfer(1, "safetensors", str(tmp_path), made.tensors(), 4096, 5.0)
 
         async def receive():
-            return {spec.name: np.frombuffer(data, np.float32) async for spec, data in receive_tensors(transfer)}
+            return {spec.name: np.frombuffer(data, np.float32) async for spec, data in receive_tensors(transfer, 0)}
 
         sent, got = await asyncio.gather(made.send(transfer), receive())
         (tmp_path / "saved").mkdir()

@@ -1,5 +1,7 @@
 """The arithmetic of a layer with gradients derived by hand, for few passes over memory on a CPU.
 
+Everything is computed on the device and in the precision (float32 or float64) of what comes in.
+
 Norm weights that feed one matrix are folded into it. Rotary pairs (i, i + head_dim / 2) are brought next to each
 other by permuting the rows of the query and key matrices, which changes no score, so that rotating is one complex
 product. Residual additions ride on the matrix product before them.
@@ -96,8 +98,8 @@ class _Qkv(Function):
         table = torch.cat(((q_norm * dim ** -0.5).expand(heads, dim), k_norm.expand(kv, dim)))
         table = table.index_select(1, order[:dim])
         pairs = torch.view_as_complex((head_normed * table).view(n, heads + kv, dim // 2, 2))
-        q = torch.empty(n, heads, dim)
-        keys_values = torch.empty(n, kv, 2 * dim)
+        q = x.new_empty(n, heads, dim)
+        keys_values = x.new_empty(n, kv, 2 * dim)
         torch.mul(pairs[:, :heads], cis, out=torch.view_as_complex(q.view(n, heads, dim // 2, 2)))
         torch.mul(pairs[:, heads:], cis, out=torch.view_as_complex(keys_values.view(n, kv, dim, 2))[..., :dim // 2])
         keys_values[..., dim:] = product[:, heads + kv:]
@@ -109,13 +111,13 @@ class _Qkv(Function):
         grad_q, grad_kv = grads
         normed, inverse, folded, norm, matrix, head_normed, head_inverse, table, cis, order = ctx.saved_tensors
         (n, heads, dim), kv = grad_q.shape, grad_kv.shape[1]
-        back = torch.empty(n, heads + kv, dim)
+        back = grad_q.new_empty(n, heads + kv, dim)
         pairs = torch.view_as_complex(back.view(n, heads + kv, dim // 2, 2))
         conjugate = cis.conj().resolve_conj()
         torch.mul(torch.view_as_complex(grad_q.view(n, heads, dim // 2, 2)), conjugate, out=pairs[:, :heads])
         torch.mul(torch.view_as_complex(grad_kv.view(n, kv, dim, 2))[..., :dim // 2], conjugate, out=pairs[:, heads:])
         grad_table = torch.empty_like(table).index_copy_(1, order[:dim], (back * head_normed).sum(0))
-        grad = torch.empty(n, heads + 2 * kv, dim)
+        grad = grad_q.new_empty(n, heads + 2 * kv, dim)
         grad[:, heads + kv:] = grad_kv[..., dim:]
         grad[:, :heads + kv] = _norm_backward(back.mul_(table), head_normed, head_inverse)
         grad = grad.view(n, -1)
@@ -177,12 +179,12 @@ class _Experts(Function):
         counts = torch.bincount(chosen.flatten(), minlength=router.shape[0]).tolist()
         token = order.div(top, rounding_mode="floor")
         gathered = y.index_select(0, token)
-        product = torch.empty(len(order), gate_up.shape[1])
+        product = x.new_empty(len(order), gate_up.shape[1])
         _by_expert(gathered, gate_up, counts, product)
         sigmoid, gated, active = _gate(product)
         output = torch.empty_like(gathered)
         _by_expert(active, down, counts, output)
-        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order))).view(-1, top)
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=x.device)).view(-1, top)
         result = x
         for rank in range(top):
             result = torch.addcmul(result, output.index_select(0, place[:, rank]), weight[:, rank:rank + 1])
@@ -268,9 +270,9 @@ class _Attention(Function):
         scatter, *saved = ctx.saved_tensors
         n, heads, kv, dim = ctx.shape
         group = heads // kv
-        padded = torch.zeros(sum(tile.queries.numel() for tile in ctx.tiles), heads * dim)
+        padded = grad.new_zeros(sum(tile.queries.numel() for tile in ctx.tiles), heads * dim)
         padded.index_copy_(0, scatter, grad)
-        grad_kv, grad_q, start = torch.zeros(n, kv * 2 * dim), [], 0
+        grad_kv, grad_q, start = grad.new_zeros(n, kv * 2 * dim), [], 0
         for index, tile in enumerate(ctx.tiles):
             query, cached, weight = saved[3 * index:3 * index + 3]
             (rows, wide), long = tile.queries.shape, tile.keys.shape[1]
@@ -278,7 +280,7 @@ class _Attention(Function):
             output = output.reshape(rows * kv, wide * group, dim)
             start += rows * wide
             grad_weight = torch.bmm(output, cached[..., dim:].transpose(1, 2))
-            grad_score = torch.ops.aten._softmax_backward_data(grad_weight, weight, -1, torch.float32)
+            grad_score = torch.ops.aten._softmax_backward_data(grad_weight, weight, -1, weight.dtype)
             grad_cached = torch.empty_like(cached)
             torch.bmm(grad_score.transpose(1, 2), query, out=grad_cached[..., :dim])
             torch.bmm(weight.transpose(1, 2), output, out=grad_cached[..., dim:])

@@ -46,8 +46,9 @@ class Packed:
     scatter: Tensor
 
 
-def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, share_prefixes: bool = True) -> Packed:
-    """Lay out flat ids [N] with row r in ``offsets[r]:offsets[r + 1]``."""
+def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, share_prefixes: bool = True,
+         device: torch.device | str = "cpu") -> Packed:
+    """Lay out flat ids [N] with row r in ``offsets[r]:offsets[r + 1]``, for a model on ``device``."""
     rows = [np.asarray(ids[a:b], np.int64) for a, b in pairwise(offsets)]
     order = sorted(range(len(rows)), key=lambda r: rows[r].tolist()) if share_prefixes else list(range(len(rows)))
     paths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(rows)
@@ -63,8 +64,9 @@ def pack(ids: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer], *, shar
     flat_ids, positions = np.empty(count, np.int64), np.empty(count, np.int64)
     for row, path in zip(rows, paths, strict=True):
         flat_ids[path], positions[path] = row, np.arange(len(row))
-    tiles, scatter = _tiles(paths, shared, count)
-    return Packed(torch.from_numpy(flat_ids), torch.from_numpy(positions), node, tiles, torch.from_numpy(scatter))
+    tiles, scatter = _tiles(paths, shared, count, device)
+    return Packed(torch.from_numpy(flat_ids).to(device), torch.from_numpy(positions).to(device), node, tiles,
+                  torch.from_numpy(scatter).to(device))
 
 
 def _common(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> int:
@@ -73,8 +75,8 @@ def _common(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> int:
     return int(different[0]) if len(different) else n
 
 
-def _tiles(paths: list[npt.NDArray[np.int64]], shared: list[int],
-           count: int) -> tuple[tuple[Tile, ...], npt.NDArray[np.int64]]:
+def _tiles(paths: list[npt.NDArray[np.int64]], shared: list[int], count: int,
+           device: torch.device | str) -> tuple[tuple[Tile, ...], npt.NDArray[np.int64]]:
     new = [len(path) - common for path, common in zip(paths, shared, strict=True)]
     order = sorted((r for r in range(len(paths)) if new[r]), key=lambda r: (new[r], len(paths[r])))
     scatter, base, tiles = np.empty(count, np.int64), 0, []
@@ -94,9 +96,9 @@ def _tiles(paths: list[npt.NDArray[np.int64]], shared: list[int],
             limit[i, :new[r]] = np.arange(shared[r], len(paths[r]))
             scatter[paths[r][shared[r]:]] = base + i * wide + np.arange(new[r])
         base += len(rows) * wide
-        hidden = torch.arange(long) > torch.from_numpy(limit)[..., None]
-        bias = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-        tiles.append(Tile(torch.from_numpy(queries), torch.from_numpy(keys), bias))
+        hidden = torch.arange(long, device=device) > torch.from_numpy(limit).to(device)[..., None]
+        bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+        tiles.append(Tile(torch.from_numpy(queries).to(device), torch.from_numpy(keys).to(device), bias))
     return tuple(tiles), scatter
 
 
@@ -113,6 +115,12 @@ def log_probabilities(model: Qwen3, packed: Packed, ids: npt.NDArray[np.integer]
     """Log-probability [m] of the flat batch's tokens ``at`` [m] (none of them first in its row), given all tokens
     before in their rows, of logits divided by ``temperature``. The output matrix is applied to these tokens only."""
     where, inverse = np.unique(packed.node[np.asarray(at) - 1], return_inverse=True)
-    x = hidden_states(model, packed)[torch.from_numpy(where)]
-    table = (model.logits(x) / temperature).log_softmax(-1)
-    return table[torch.from_numpy(inverse), torch.from_numpy(np.asarray(ids[at], np.int64))]
+    device = packed.ids.device
+    x = hidden_states(model, packed)[torch.from_numpy(where).to(device)]
+    return token_log_probabilities(model.logits(x), torch.from_numpy(inverse).to(device),
+                                   torch.from_numpy(np.asarray(ids[at], np.int64)).to(device), temperature)
+
+
+def token_log_probabilities(logits: Tensor, where: Tensor, ids: Tensor, temperature: float) -> Tensor:
+    """Log-probability [m] of each of ``ids`` [m] by the row ``where`` [m] names of ``logits`` [k, vocab]."""
+    return (logits / temperature).log_softmax(-1)[where, ids]

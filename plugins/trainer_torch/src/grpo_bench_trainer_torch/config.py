@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from grpo_bench.contract import Settings
+from grpo_bench.contract import Settings, Site
 
 Steps = Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -56,7 +56,7 @@ class TorchTrainerConfig(Settings):
         return self
 
 
-def describe(config: TorchTrainerConfig) -> Mapping[str, Any]:
+def describe(config: TorchTrainerConfig, site: Site) -> Mapping[str, Any]:
     """What is computed, in MLLOG's words. Ranks are data parallel; a micro-batch is a pack of whole rows."""
     constant = config.schedule == "constant"
     return {

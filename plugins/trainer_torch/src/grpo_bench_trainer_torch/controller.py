@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from grpo_bench.contract import (
-    BatchError, Floats, GroupSpec, LossSettings, PluginContext, PluginError, Purpose, Sampling, TensorSpec, TrainBatch,
-    Transfer, UpdateStats, WorkerGroup,
+    BatchError, Floats, GroupSpec, LimitSettings, LossSettings, PluginContext, PluginError, Purpose, Sampling,
+    TensorSpec, TrainBatch, Transfer, UpdateStats, WorkerGroup,
 )
 
 from .config import TorchTrainerConfig
@@ -31,12 +31,15 @@ class TorchTrainer:
     async def start(self) -> None:
         context = self._context
         loss: LossSettings = context.shared["loss"]
+        limits: LimitSettings = context.shared["limits"]
         sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
         plain = {"plugin": self._config.model_dump(), "loss": loss.model_dump(), "threads": context.placement.threads,
-                 "checkpoint": str(context.policy.checkpoint), "temperature": sampling[Purpose.TRAIN].temperature}
+                 "checkpoint": str(context.policy.checkpoint), "device": "cpu",
+                 "temperature": sampling[Purpose.TRAIN].temperature}
         workers = self._config.workers or context.placement.workers
         self._started = await context.fabric.start_group(GroupSpec(
-            name="trainer", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers)))
+            name="trainer", target=_TARGET, config=plain, placement=replace(context.placement, workers=workers),
+            start_deadline_s=limits.start_s))
         self._tensors = await self._started.call(0, "tensors")
 
     @property

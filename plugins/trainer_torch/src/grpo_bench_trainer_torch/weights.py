@@ -53,7 +53,7 @@ class FlatWeights:
     def sha256(self) -> str:
         digest = hashlib.sha256()
         for name, view in sorted(hf_views(self.model).items()):
-            digest.update(name.encode() + b"\0" + view.contiguous().numpy().tobytes())
+            digest.update(name.encode() + b"\0" + view.contiguous().cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def save_optimizer(self, file: Path) -> None:
@@ -68,7 +68,7 @@ class FlatWeights:
 
 
 class SharedGradients:
-    """One row per rank in a file that all ranks map."""
+    """One row per rank in a file that all ranks map. A rank on its own has nothing to share: its gradient stays."""
 
     def __init__(self, folder: str, rank: int, ranks: int, size: int) -> None:
         file = Path(folder) / "gradients.bin"
@@ -78,11 +78,13 @@ class SharedGradients:
         self._rows = np.memmap(file, np.float32, "r+", shape=(ranks, size))
 
     def publish(self, gradient: Tensor) -> None:
-        self._rows[self._rank] = gradient.numpy()
+        if len(self._rows) > 1:
+            self._rows[self._rank] = gradient.cpu().numpy()
 
     def sum_into(self, gradient: Tensor) -> None:
         """Add up all rows, in rank order."""
-        total = gradient.numpy()
-        total[:] = self._rows[0]
-        for row in self._rows[1:]:
-            total += row
+        if len(self._rows) > 1:
+            first, *others = (torch.from_numpy(row) for row in self._rows)
+            gradient.copy_(first)
+            for row in others:
+                gradient.add_(row.to(gradient.device))

@@ -64,8 +64,9 @@ class TrainerWorker:
         self._loss = LossSettings.model_validate(config["loss"])
         self._temperature: float = config["temperature"]
         self._checkpoint: str = config["checkpoint"]
+        self._device = torch.device(config["device"])
         self._rank, self._ranks, self._clock = context.rank, context.size, context.clock
-        self._weights = FlatWeights(load(self._checkpoint), self._config)
+        self._weights = FlatWeights(load(self._checkpoint).to(self._device), self._config)
         self._gradients = SharedGradients(context.rendezvous, context.rank, context.size, len(self._weights.gradient))
         self._reference: Qwen3 | None = None
         self._kept: _Kept | None = None
@@ -86,7 +87,7 @@ class TrainerWorker:
             with torch.set_grad_enabled(keep):
                 forward = self._forward(model, batch, part)
             at.append(forward.at)
-            values.append(forward.values.detach().numpy())
+            values.append(forward.values.detach().cpu().numpy())
             forwards.append(forward)
             await asyncio.sleep(0)
         if keep:
@@ -123,7 +124,7 @@ class TrainerWorker:
 
     async def send(self, transfer: Transfer) -> int:
         views = hf_views(self._weights.model)
-        return await send_tensors(transfer, lambda spec: views[spec.name].contiguous().numpy())
+        return await send_tensors(transfer, lambda spec: views[spec.name].contiguous().cpu().numpy())
 
     def save(self, folder: Path, what: Literal["full", "weights"]) -> None:
         save(self._weights.model, folder, "float32", source=self._checkpoint)
@@ -144,7 +145,7 @@ class TrainerWorker:
 
     def _forward(self, model: Qwen3, batch: TrainBatch, part: Part) -> _Forward:
         ids, wanted = batch.ids[part.tokens], np.flatnonzero(batch.token_mask[part.tokens])
-        packed = pack(ids, part.offsets, share_prefixes=self._config.share_prefixes)
+        packed = pack(ids, part.offsets, share_prefixes=self._config.share_prefixes, device=self._device)
         row = np.repeat(np.arange(len(part.rows)), np.diff(part.offsets))[wanted]
         return _Forward(part.tokens[wanted], row, log_probabilities(model, packed, ids, wanted, self._temperature))
 
@@ -153,20 +154,21 @@ class TrainerWorker:
         at = forward.at
         prev, ref = batch.prev_log_probabilities, batch.reference_log_probabilities
         result = policy_loss(
-            forward.values, torch.from_numpy(forward.row), gen=torch.from_numpy(batch.gen_log_probabilities[at]),
-            prev=None if prev is None else torch.from_numpy(prev[at]),
-            ref=None if ref is None else torch.from_numpy(ref[at]),
-            advantages=torch.from_numpy(batch.advantages[part.rows]),
-            rewards=torch.from_numpy(batch.rewards[part.rows]),
-            sample_mask=torch.from_numpy(batch.sample_mask[part.rows]), n_tokens=batch.n_tokens,
+            forward.values, self._tensor(forward.row), gen=self._tensor(batch.gen_log_probabilities[at]),
+            prev=None if prev is None else self._tensor(prev[at]), ref=None if ref is None else self._tensor(ref[at]),
+            advantages=self._tensor(batch.advantages[part.rows]), rewards=self._tensor(batch.rewards[part.rows]),
+            sample_mask=self._tensor(batch.sample_mask[part.rows]), n_tokens=batch.n_tokens,
             n_sequences=batch.n_sequences, n_positive_tokens=positive, settings=self._loss)
         result.loss.backward()
         return result.metrics
 
     def _reference_model(self) -> Qwen3:
         if self._reference is None:
-            self._reference = load(self._checkpoint)
+            self._reference = load(self._checkpoint).to(self._device)
         return self._reference
+
+    def _tensor(self, values: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
 
 
 def make(context: WorkerContext) -> TrainerWorker:
