@@ -1,7 +1,8 @@
 # pyright: reportMissingImports=false
 """Three faults of vLLM 0.32.0 on CPU, and their mending. All does nothing where vLLM does not run on CPU.
 
-Two make a change of weights silently wrong. The CPU keeps packed copies of some weights. Packing is done once more after a change, but for two of them:
+Two make a change of weights silently wrong. The CPU keeps packed copies of some weights. Packing is done once more after
+a change, but for two of them:
 
 - Experts are packed only while their method has no kernel yet. After a change the unpacked weights would be copied
   into the packed storage. ``before_update`` drops the kernel, so that the experts are packed and it is built again.

@@ -2,7 +2,8 @@
 """What vLLM's own processes load of ours: a worker extension, named by ``worker_extension_cls``.
 
 Importing this module registers the weight-transfer backend, before vLLM makes it, and mends the CPU's generators: the
-extension is looked up when a worker process is set up, the backend when its model is loaded. Methods are reached by ``collective_rpc``.
+extension is looked up when a worker process is set up, the backend when its model is loaded. Methods are reached by
+``collective_rpc``.
 """
 
 from __future__ import annotations

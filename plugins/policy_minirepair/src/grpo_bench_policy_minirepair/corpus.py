@@ -23,7 +23,8 @@ from grpo_bench_env_minirepair.tasks import Edit, Problem, as_task
 from .template import Template
 
 P_RIGHT = 0.12
-"""Probability that a demonstrated edit is the fix on purpose; a random plausible edit may be it too."""
+"""Probability that a demonstrated edit is the fix on purpose, unless told otherwise; a random plausible edit may be it
+too."""
 P_VIEW, P_TEST, P_RETRY = 0.04, 0.7, 0.75
 """Probabilities of looking at the file first, of testing an edit, of trying again after a failed test."""
 ATTEMPTS = 3
@@ -70,8 +71,8 @@ class LocalSandbox:
 class ScriptedPolicy:
     """A policy client that follows a poor plan and records the conversation as the gateway would."""
 
-    def __init__(self, problem: Problem, template: Template, r: random.Random) -> None:
-        self._problem, self._template, self._r = problem, template, r
+    def __init__(self, problem: Problem, template: Template, r: random.Random, right: float = P_RIGHT) -> None:
+        self._problem, self._template, self._r, self._right = problem, template, r, right
         self._edits = problem.plausible_edits()
         self._attempts = 0
         self._text = ""
@@ -101,7 +102,7 @@ class ScriptedPolicy:
         again = failed and self._attempts < ATTEMPTS and r.random() < P_RETRY
         if again or not self._attempts:
             self._attempts += 1
-            edit = self._problem.fix if r.random() < P_RIGHT else r.choice(self._edits)
+            edit = self._problem.fix if r.random() < self._right else r.choice(self._edits)
             self._edits = [other for other in self._edits if other.line != edit.line] or self._edits
             return "edit", {"line": str(edit.line), "text": edit.text}
         return "submit", {}
@@ -113,8 +114,8 @@ def written_call(name: str, arguments: Mapping[str, str]) -> str:
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call><|im_end|>"
 
 
-def demonstration(problem: Problem, template: Template, r: random.Random) -> list[Segment]:
-    policy = ScriptedPolicy(problem, template, r)
+def demonstration(problem: Problem, template: Template, r: random.Random, right: float = P_RIGHT) -> list[Segment]:
+    policy = ScriptedPolicy(problem, template, r, right)
     _finish(ToolCallAgent(ToolCallConfig()).run(as_task(problem), LocalSandbox(problem), policy))
     return policy.document
 
@@ -130,8 +131,9 @@ def listing(problem: Problem, template: Template) -> list[Segment]:
     return _exchange(template, f"{problem.statement}\n{LISTING}", numbered(NEWLINE.join(problem.correct)), 1.0)
 
 
-def documents(problem: Problem, template: Template, r: random.Random) -> list[list[Segment]]:
-    return [demonstration(problem, template, r), review(problem, template), listing(problem, template)]
+def documents(problem: Problem, template: Template, r: random.Random,
+              right: float = P_RIGHT) -> list[list[Segment]]:
+    return [demonstration(problem, template, r, right), review(problem, template), listing(problem, template)]
 
 
 def opening(problem: Problem, template: Template) -> str:

@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for the rest.
 
 Muon takes the momentum of a matrix's gradient and replaces its singular values by about 1 (Newton-Schulz iteration).
-Matrices are those of the Hugging Face layout, so fused weights are treated piece by piece.
+Which matrices a model has is the model's word; fused weights are treated piece by piece.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo_bench_model_qwen3 import Qwen3, hf_views
+from .learner import Learner
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -30,18 +30,24 @@ def orthogonalise(stack: Tensor) -> Tensor:
     return x.transpose(1, 2) if tall else x
 
 
+def _memory(tensor: Tensor) -> int:
+    """Equal for a parameter and the views of it."""
+    return tensor.untyped_storage().data_ptr()
+
+
 class Optimizer:
     """Gradients are the same on every worker; the work of Muon is shared among them."""
 
-    def __init__(self, model: Qwen3, muon_rate: float, adam_rate: float, rank: int, workers: int) -> None:
+    def __init__(self, model: Learner, muon_rate: float, adam_rate: float, rank: int, workers: int) -> None:
         self._rank, self._workers = rank, workers
         self._model, self._rate = model, muon_rate
         self._groups: dict[tuple[int, ...], list[str]] = {}
-        for name, view in hf_views(model).items():
-            if "_proj" in name:
-                self._groups.setdefault(tuple(view.shape), []).append(name)
+        matrices = model.matrices(lambda parameter: parameter.data)
+        for name, view in matrices.items():
+            self._groups.setdefault(tuple(view.shape), []).append(name)
         self._moments = {shape: torch.zeros(len(names), *shape) for shape, names in self._groups.items()}
-        rest = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed" in name or "router" in name]
+        covered = {_memory(view) for view in matrices.values()}
+        rest = [p for p in model.parameters() if _memory(p) not in covered]
         self._adam_rate = adam_rate
         self._adam = torch.optim.AdamW(rest, lr=adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
@@ -56,8 +62,8 @@ class Optimizer:
     @torch.no_grad()
     def step(self, scale: float) -> None:
         """One step of both; ``scale`` multiplies both learning rates."""
-        weights = hf_views(self._model)
-        gradients = hf_views(self._model, lambda parameter: parameter.grad)  # type: ignore[arg-type,return-value]
+        weights = self._model.matrices(lambda parameter: parameter.data)
+        gradients = self._model.matrices(lambda parameter: parameter.grad)  # type: ignore[arg-type,return-value]
         for shape, names in self._groups.items():
             gradient = torch.stack([gradients[name] for name in names])
             moment = self._moments[shape]
