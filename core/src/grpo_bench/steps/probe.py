@@ -10,8 +10,9 @@ rounding moves little. What was far off at the first refit for a reason other th
 
 *Did it follow?* The trainer's log-probabilities changed since the refit before, and the generator's should have changed
 alike: rounding is nearly the same before and after, so most of it is gone from the change. The least-squares share of
-the trainer's change that is found in the generator's is 1 where the weights arrived and 0 where the old ones stayed. It
-is believed where its standard error tells the two apart; a generator that gives the old numbers bit for bit has none.
+the trainer's change that is found in the generator's is 0 where the old weights stayed and near 1 where the new ones
+arrived; less where single steps are smaller than bfloat16 can tell apart, but still well above 0. It is believed where
+its standard error is small; a generator that gives the old numbers bit for bit has none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from grpo_bench.contract.values import Ids
 
 ROUNDING = 1e-5
 """Differences and changes below this are float32's own."""
-SURE = 0.1
-"""Largest standard error of a share that is believed: 0 and 1 are then five of them away from the middle."""
+LEAST = 0.25
+"""Share of the trainer's change that a generator with the new weights shows at least."""
+SURE = LEAST / 2.5
+"""Largest standard error of a share that is believed."""
 _SHOWN = 3
 
 Doubles = npt.NDArray[np.float64]
@@ -170,7 +173,7 @@ class Probe:
                 f"refit to version {version}{more}",
                 hint=f"{kept.worst()}; all are in engine.log; refit.probe_growth = {self.growth:g} times is the limit")
         found = followed(self.last, kept) if self.last is not None else None
-        if found is not None and found.sure and found.share < 0.5:
+        if found is not None and found.sure and found.share < LEAST:
             raise RefitError(
                 f"the generator did not follow the trainer to version {version}: the trainer's log-probabilities "
                 f"changed by {found.change:.3g} on average, and {found.share:.0%} of that is seen in the generator's",
