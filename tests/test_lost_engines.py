@@ -53,6 +53,12 @@ def test_rollouts_that_a_lost_engine_took_along_are_started_again_once(virtual):
     assert not any(event.data["not_samples"] for event in done.of(Kind.BATCH))
 
 
+def test_requests_that_outlast_a_refit_may_end_before_the_weights_come(virtual):
+    done = virtual(TWO[0] % 60, *TWO[1:], *ASYNC, "rollout.workers=1", "generator.token_s=0.5", "limits.refit_s=3")
+    assert done.outcome.status == "completed", done.outcome.error
+    assert lost(done.events)
+
+
 def test_an_engine_that_breaks_down_again_and_again_ends_the_run(virtual):
     done = virtual('generator.faults=[{at = "generate", kind = "break", step = 2}]', "rollout.workers=1",
                    "limits.engine_restarts=2", "limits.rollout_retries=9")

@@ -46,6 +46,15 @@ def test_a_lost_worker_names_itself_and_how_it_ended(in_local, spec, until, tmp_
     in_local(body)
 
 
+def test_a_call_to_all_names_the_worker_that_ended_not_one_that_missed_it(in_local, spec):
+    async def body(fabric):
+        group = await fabric.start_group(spec("gen", workers=3))
+        with pytest.raises(WorkerLost, match="gen-1 ended with exit code 7") as caught:
+            await group.call_all("miss", 7)
+        assert "reset by peer" in str(caught.value.__cause__)
+    in_local(body)
+
+
 def test_a_killed_worker_takes_its_children_with_it_and_tells_its_callers(in_local, spec, until):
     async def body(fabric):
         group = await fabric.start_group(spec("gen"))

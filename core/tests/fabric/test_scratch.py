@@ -96,3 +96,11 @@ def test_a_machine_without_a_place_in_memory_has_a_disk(place, monkeypatch):
     scratch = Scratch(memory=1)
     assert scratch.path.parent == place
     scratch.remove()
+
+
+def test_a_full_memory_that_is_the_place_for_temporary_files_too_is_taken_all_the_same(place, monkeypatch):
+    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", place)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    scratch = Scratch(memory=1)
+    assert scratch.path.parent == place
+    scratch.remove()

@@ -69,7 +69,8 @@ def test_a_python_takes_the_place_of_the_environment(housed) -> None:
     assert part.inventory == {"device": "abacus", "python": sys.executable}
     assert part.facts == {"device": "abacus", "interpreter": sys.executable, "top_p": [1.0, 1.0], "vocabulary": 77}
     assert plan.resolved["generator"] == {"use": "housed", "env": sys.executable, "size": 1}
-    assert plan.provenance["environments"] == {sys.executable: dict(part.inventory)}
+    assert plan.provenance["environments"] == {
+        "generator": {"env": sys.executable, "inventory": dict(part.inventory)}}
 
 
 def test_a_part_is_only_what_its_environment_leaves_of_it(housed) -> None:

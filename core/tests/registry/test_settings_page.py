@@ -25,7 +25,8 @@ ROLES = """
 
 `trainer`, `generator`, `environment`, `agent`, `hardware`, `fabric` and, where there is one, `ruleset` are sections:
 `use` names the plugin that takes the role, `env` another [environment](environments.md) for its workers than the
-plugin's own (a name, or the path of a python); the other keys are that plugin's. `observers` is a list of such sections.
+plugin's own (a name, or the path of a python); the other keys are that plugin's. `observers` is a list of such
+sections.
 """
 
 

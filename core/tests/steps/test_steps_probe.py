@@ -106,6 +106,15 @@ def test_one_token_far_off_does_not_decide_and_no_number_does():
             start.judge(2, one)
 
 
+def test_no_number_for_a_sampled_sequence_is_an_error_too():
+    trainer = np.zeros(TOKENS + 4)
+    generator = trainer.copy()
+    generator[TOKENS + 2] = np.nan
+    both = Answers(trainer, generator, np.arange(17, dtype=np.int64) * 47)
+    with pytest.raises(RefitError, match=r"is NaN after the refit to version 1 .*token 3 of sequence 16"):
+        Probe(None, 1.5, kept=KEPT, sampled=[np.arange(5, dtype=np.int32)]).judge(1, both)
+
+
 def test_sides_that_agree_in_float32_may_differ_by_its_rounding():
     trainer = -random(5).exponential(3.0, TOKENS)
     probe = Probe(None, 1.5, kept=KEPT)

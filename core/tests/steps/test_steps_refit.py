@@ -109,6 +109,23 @@ def test_sides_that_compute_different_things_are_not_compared() -> None:
     assert (stats.bytes, stats.probe_difference) == (10, None)
 
 
+def test_a_generator_that_fails_the_probe_leaves_no_trainer_at_work() -> None:
+    ended: list[str] = []
+
+    class Broken(Side):
+        async def log_probabilities(self, batch: Any, weights: str) -> np.ndarray:
+            await asyncio.sleep(0.02)
+            ended.append("trainer")
+            return await super().log_probabilities(batch, weights)
+
+        async def probe(self, sequences: Any) -> list[np.ndarray]:
+            raise ConnectionError("the cable is out")
+
+    with pytest.raises(RefitError, match="the generator does not answer the probe: ConnectionError: the cable is out"):
+        run(Broken(fine, fine))
+    assert ended == ["trainer"]
+
+
 def test_cancelling_the_refit_cancels_both_sides() -> None:
     side: Any = Side(stuck, stuck)
 

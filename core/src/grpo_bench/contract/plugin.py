@@ -13,7 +13,7 @@ from typing import Any
 
 from .fabric import Placement
 from .roles import PolicyFacts, Role
-from .settings import LossSettings, SamplingSettings
+from .settings import LimitSettings, LossSettings, SamplingSettings
 from .values import Purpose
 
 API_VERSION = 1
@@ -75,6 +75,7 @@ class Site:
     sampling: Mapping[Purpose, SamplingSettings]
     loss: LossSettings
     deterministic: bool
+    limits: LimitSettings = field(default_factory=LimitSettings)
 
 
 @dataclass(frozen=True)

@@ -44,20 +44,26 @@ class Serving:
         self._bare = False
         self._transfers = 0
 
-    async def pause(self) -> None:
-        """Let no engine sample, with every engine there. The caller holds ``trainer``."""
+    async def pause(self, *, drained: bool = True) -> None:
+        """Let no engine sample, with every engine there. The caller holds ``trainer``. Where the pool was not
+        ``drained``, requests may have to end first, which can take them as long as a rollout."""
+        limits = self._profile.limits
+        seconds, setting = (limits.refit_s, "limits.refit_s") if drained else (
+            max(limits.refit_s, limits.rollout_s), "limits.rollout_s")
         while True:
             await self._restart_lost("")
             before = self._restarts
             try:
                 with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
                     pausing = self._parts.generator.pause(self._profile.schedule.in_flight)
-                    await within(pausing, self._profile.limits.refit_s, "pausing the generator", "limits.refit_s")
-                return
+                    await within(pausing, seconds, "pausing the generator", setting)
             except GrpoBenchError as error:
                 await self._restart_lost(error.message)
                 if self._restarts == before:
                     raise
+            else:
+                if self._restarts == before:  # else one that was paused has been lost since, and is being started
+                    return
 
     async def refit(self, version: int) -> None:
         """Give every engine the trainer's weights and let rollouts go on. The caller holds ``trainer``, and has paused
@@ -87,7 +93,7 @@ class Serving:
         if self._bare:
             async with self.trainer:
                 if self._bare:
-                    await self.pause()
+                    await self.pause(drained=False)
                     await self.refit(self.version)
 
     async def _pass_on(self, version: int) -> RefitStats:
@@ -115,9 +121,7 @@ class Serving:
                 return
             self._looks += 1
             for engine in await self._lost():
-                self._pool.hold()
-                self._bare = True
-                await self._restart(engine, await self._why(cause))
+                await self._restart(engine, cause)
 
     async def _lost(self) -> Sequence[int]:
         with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
@@ -131,19 +135,25 @@ class Serving:
                 await self._parts.generator.health()
         except GrpoBenchError as error:
             return error.message
+        except TimeoutError:
+            pass
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return seen or "it serves nothing any more"
 
-    async def _restart(self, engine: int, cause: str) -> None:
+    async def _restart(self, engine: int, seen: str) -> None:
         limits, step = self._profile.limits, self._recorder.step
+        # All at once, before anything is awaited: a refit that ends meanwhile has to see that it missed an engine.
+        self._pool.hold()
+        self._bare = True
+        self._restarts += 1
+        cause = await self._why(seen)
         started = self._clock.monotonic()
         with self._parts.attributed(Role.GENERATOR, step=step):
-            if self._restarts >= limits.engine_restarts:
+            if self._restarts > limits.engine_restarts:
                 raise WorkerLost(f"engine {engine} of the generator broke down: {cause}",
                                  hint=f"limits.engine_restarts = {limits.engine_restarts} is how often engines are "
                                       "started again; their output is in workers/")
-            self._restarts += 1
             async with self._pool.replacing(engine):
                 await within(self._parts.generator.restart(engine), limits.start_s, f"starting engine {engine} again",
                              "limits.start_s")

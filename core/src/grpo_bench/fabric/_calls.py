@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from grpo_bench.contract import DeadlineExceeded, GrpoBenchError, PluginError, errors
+from grpo_bench.contract import DeadlineExceeded, GrpoBenchError, PluginError, WorkerLost, errors
 from grpo_bench.contract.codec import pack, unpack
 
 _ERRORS = {name: item for name, item in vars(errors).items()
@@ -123,13 +123,31 @@ class DirectRemote:
         return unpack(pack(result)) if self._serialise else result
 
 
-async def all_or_none(calls: list[Any]) -> list[Any]:
-    """Results of all coroutines in order; the first failure cancels the others, waits for them, and is raised."""
+async def all_or_none(calls: list[Any], *, look_s: float = 0.0) -> list[Any]:
+    """Results of all coroutines in order; the first failure cancels the others, waits for them, and is raised. Workers
+    that compute together with one that dies may fail before its end is seen: so where a worker raised, the end of
+    another is raised in its place if it comes within ``look_s``."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
-    except BaseException:
+    except PluginError as error:
+        lost = None if isinstance(error, WorkerLost) else await _first_lost(tasks, look_s)
+        if lost is not None:
+            raise lost from error
+        raise
+    finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+
+
+async def _first_lost(tasks: list[asyncio.Future[Any]], look_s: float) -> WorkerLost | None:
+    until = asyncio.get_running_loop().time() + look_s
+    while True:
+        raised = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+        lost = next((error for error in raised if isinstance(error, WorkerLost)), None)
+        running = [task for task in tasks if not task.done()]
+        left_s = until - asyncio.get_running_loop().time()
+        if lost is not None or not running or left_s <= 0:
+            return lost
+        await asyncio.wait(running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)

@@ -27,6 +27,8 @@ from ._seat import Seat
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             "VECLIB_MAXIMUM_THREADS")
+_LOOK_S = 2.0
+"""How long after one rank's failure the end of another is looked for."""
 
 
 class LocalGroup:
@@ -50,7 +52,7 @@ class LocalGroup:
 
     async def call_all(self, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> list[Any]:
         return await all_or_none([self.call(rank, method, *args, deadline_s=deadline_s, **kwargs)
-                                  for rank in range(self.size)])
+                                  for rank in range(self.size)], look_s=_LOOK_S)
 
     async def start(self) -> None:
         async with within_start(self.spec):

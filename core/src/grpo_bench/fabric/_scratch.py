@@ -28,9 +28,8 @@ class Scratch:
     left for it, 0: on disk."""
 
     def __init__(self, *, memory: int = 0) -> None:
-        places = (_MEMORY, _disk()) if memory else (_disk(),)
-        sweep(*places)
-        parent = next(place for place in places if place != _MEMORY or _has_room(memory))
+        sweep(*((_MEMORY, _disk()) if memory else (_disk(),)))
+        parent = _MEMORY if memory and _has_room(memory) else _disk()
         self._lock = -1
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))

@@ -79,7 +79,8 @@ def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
         explained=_explained(values, resolved, seed is not None),
         provenance={**lock, "host": facts, "policy": fingerprint(checkpoint.checkpoint, resolved),
                     "tasks": _fingerprints(tasks, resolved.profile),
-                    "environments": {part.env: dict(part.inventory) for part in parts.values() if part.env}},
+                    "environments": {role.value: {"env": part.env, "inventory": dict(part.inventory)}
+                                     for role, part in parts.items() if part.env}},
         findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock))
 
 
@@ -125,7 +126,7 @@ def _described(part: Part, checkpoint: PolicyFacts, placements: Mapping[str, Pla
     sampling = {Purpose.TRAIN: profile.sampling, Purpose.VALIDATION: profile.validation.sampling or profile.sampling}
     site = Site(policy=checkpoint, placement=placements.get(part.role.value, Placement()),
                 interpreter=part.interpreter, inventory=part.inventory, sampling=sampling, loss=profile.grpo.loss,
-                deterministic=profile.deterministic is True)
+                deterministic=profile.deterministic is True, limits=profile.limits)
     with _attributed(part.role, part.descriptor):
         return replace(part, facts=_plain(load_object(part.descriptor.describe)(part.config, site)))
 

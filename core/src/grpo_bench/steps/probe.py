@@ -172,6 +172,9 @@ class Probe:
                 f"the generator's log-probabilities differ from the trainer's by {distance:.3g} on average after the "
                 f"refit to version {version}{more}",
                 hint=f"{kept.worst()}; all are in engine.log; refit.probe_growth = {self.growth:g} times is the limit")
+        if np.isnan(said.difference):
+            raise RefitError(f"a log-probability is NaN after the refit to version {version}",
+                             hint=f"{said.worst()}; all are in engine.log")
         found = followed(self.last, kept) if self.last is not None else None
         if found is not None and found.sure and found.share < LEAST:
             raise RefitError(

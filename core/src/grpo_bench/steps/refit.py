@@ -45,10 +45,12 @@ async def refit(trainer: Trainer, generator: Generator, transfer: Transfer, prob
 async def _ask(trainer: Trainer, generator: Generator, sequences: Sequence[Ids]) -> Answers:
     if not sequences:
         return answers([], np.zeros(0, np.float32), [])
-    ours, theirs = await asyncio.gather(
-        _answer("trainer", trainer.log_probabilities(probe_batch(sequences), "current")),
-        _answer("generator", generator.probe(sequences)))
-    return answers(sequences, ours, theirs)
+    asked = asyncio.create_task(_answer("generator", generator.probe(sequences)))
+    try:  # to the trainer's end even if the generator fails: the refit may be made again, and finds the trainer idle
+        ours = await _answer("trainer", trainer.log_probabilities(probe_batch(sequences), "current"))
+        return answers(sequences, ours, await asked)
+    finally:
+        await _let_go([asked])
 
 
 async def _answer(side: str, work: Awaitable[Any]) -> Any:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from grpo_bench.contract import (
-    Address, Floats, GroupSpec, Ids, PluginContext, Remote, Sample, Sampling, Transfer, WorkerGroup,
-    WorkerLost,
+    Address, Floats, GroupSpec, Ids, PluginContext, Remote, Sample, Sampling, Transfer, WorkerGroup, WorkerLost,
 )
 
 

@@ -16,6 +16,8 @@ from grpo_bench.contract import (
 from .config import VllmGeneratorConfig
 
 _TARGET = "grpo_bench_gen_vllm.worker:make"
+_ANSWER_S = 2.0
+"""Seconds an engine has to say how it is; one that is busy is not lost."""
 _AGREEMENT = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.05}
 """How far the probes of two engines may be apart. Kernels may sum in another order on each; other weights show more."""
 
@@ -73,8 +75,8 @@ class VllmGenerator:
     async def lost(self) -> Sequence[int]:
         """The engines whose worker process, or a process under it, has ended."""
         engines = self._engines
-        answers = await asyncio.gather(*(engines.call(rank, "health") for rank in range(engines.size)),
-                                       return_exceptions=True)
+        answers = await asyncio.gather(*(engines.call(rank, "health", deadline_s=_ANSWER_S) for rank in
+                                         range(engines.size)), return_exceptions=True)
         return [rank for rank, answer in enumerate(answers) if isinstance(answer, PluginError)]
 
     async def restart(self, engine: int) -> None:
