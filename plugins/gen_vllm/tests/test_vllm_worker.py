@@ -66,8 +66,14 @@ class Process:
         self.end: WorkerLost | None = None
 
     async def call(self, work: Any) -> Any:
+        """As the real one, which hears of a result only after others had a turn."""
         self.check()
-        return await asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task})
+            return task.result()
+        finally:
+            task.cancel()
 
     def check(self) -> None:
         if self.end is not None:
@@ -165,6 +171,26 @@ def test_drain_ends_what_runs_and_keep_leaves_it():
         await made.worker.resume()
         made.engine.answer.set()
         await asyncio.gather(kept, late)
+
+    play(body())
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5])
+def test_a_drain_overlooks_no_request_that_was_let_in(steps):
+    async def body() -> None:
+        made = Made()
+        await made.refit()
+        request = made.ask("a")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        draining = asyncio.ensure_future(made.worker.pause("drain"))
+        await settle()
+        assert draining.done() == (not made.engine.running)
+        made.engine.answer.set()
+        await draining
+        assert not made.engine.running
+        await made.worker.resume()
+        await request
 
     play(body())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grpo_bench.contract import DeadlineExceeded, InputError, PluginError, RefitError, TensorSpec, Transfer
-from grpo_bench_trainer_megatron import MegatronTrainerConfig, broadcast, cache, hf_folder, sending
+from grpo_bench_trainer_megatron import MegatronTrainerConfig, broadcast, cache, checkpoints, hf_folder, sending
 from grpo_bench_trainer_megatron.fields import Features, ddp_fields, model_fields, optimizer_fields, typed
 from grpo_bench_trainer_megatron.headers import tensors_of
 from grpo_bench_trainer_megatron.inventory import architectures, fields_of
@@ -98,6 +100,49 @@ def test_ranks_go_on_window_by_window() -> None:
         sending._Pulled(Ranks(ranks.specs).stream(), windows, failed.tell).take(ranks.specs[1])
 
 
+def test_weights_that_cannot_be_read_are_the_error_that_comes_out() -> None:
+    def stream() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "w0", torch.zeros(2)
+        raise RuntimeError("out of memory")
+
+    told: list[bool] = []
+    pulled = sending._Pulled(stream(), [3, 1], told.append)
+    pulled.take(specs(2)[0])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pulled.take(specs(2, 2)[1])
+    pulled.end()
+    assert told == [True, False]
+
+
+def test_a_transfer_that_is_given_up_before_it_begins_is_not_sent(tmp_path: Path) -> None:
+    given_up, ranks = threading.Event(), Ranks(specs(2, 2))
+    given_up.set()
+    transfer = Transfer(1, "safetensors", str(tmp_path), ranks.specs, 8, 60.0, 1)
+    with pytest.raises(RefitError, match="version 1 was cancelled"):
+        asyncio.run(sending._through_files(transfer, sending._Pulled(ranks.stream(), [1, 1], ranks.tell), given_up))
+    assert not ranks.read
+
+
+def test_a_checkpoint_that_another_layout_cannot_read_names_both(tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: Any) -> None:
+        raise ValueError("no such shard")
+
+    monkeypatch.setattr(checkpoints, "read", unreadable)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    provider = SimpleNamespace(**{**dict.fromkeys(checkpoints._LAYOUT), "expert_model_parallel_size": 2})
+    policy = SimpleNamespace(provider=provider, chunks=[], optimizer=None)
+    note = {"step": 3, "layout": checkpoints.layout_of(provider), "versions": {}}
+    (tmp_path / checkpoints.NOTE).write_text(json.dumps(note))
+    with pytest.raises(ValueError, match="no such shard"):
+        checkpoints.load(policy, tmp_path)
+    note["layout"] = {**note["layout"], "ranks": 1, "expert_model_parallel_size": 1}
+    (tmp_path / checkpoints.NOTE).write_text(json.dumps(note))
+    with pytest.raises(PluginError, match="was written with ranks 1 and cannot be read with ranks 2, "
+                                          "expert_model_parallel_size 2: no such shard"):
+        checkpoints.load(policy, tmp_path)
+
+
 def test_what_bridge_exports_is_what_the_checkpoint_has() -> None:
     stored = (*specs(2, 3), TensorSpec("lm_head.weight", (2,), "bfloat16"), TensorSpec("mtp.w", (1,), "bfloat16"))
     sending._compare(specs(2, 3), stored, True)
@@ -163,7 +208,10 @@ def test_tables_win_over_keys() -> None:
     model = model_fields(config, Features())
     assert model["moe_router_fusion"] is True and model["new"] == 1 and model["apply_rope_fusion"] is False
     assert model["recompute_method"] == "uniform" and model["use_cpu_initialization"] is True
-    assert model_fields(config, Features(cuda=True, transformer_engine=True))["moe_grouped_gemm"] is True
+    engine = model_fields(config, Features(cuda=True, transformer_engine=True))
+    assert engine["moe_grouped_gemm"] is engine["moe_permute_fusion"] is True
+    assert engine["gradient_accumulation_fusion"] is False  # without Apex Megatron's output layer refuses it
+    assert model_fields(config, Features(True, True, True))["gradient_accumulation_fusion"] is True
     assert optimizer_fields(config)["clip_grad"] == 0.0 and ddp_fields(config)["bucket_size"] == 5
 
 

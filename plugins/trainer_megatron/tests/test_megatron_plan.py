@@ -68,7 +68,8 @@ def inventory(device: str = "cpu", *, count: int = 1, memory: int = 16 * GIB, **
 
 
 def gpus(count: int = 8, **features: bool) -> dict[str, Any]:
-    everything = dict.fromkeys(("transformer_engine", "deep_ep", "flash_attention", "flash_linear_attention"), True)
+    everything = dict.fromkeys(("transformer_engine", "apex", "deep_ep", "flash_attention", "flash_linear_attention"),
+                               True)
     return inventory("cuda", count=count, memory=80 * GIB, **{**everything, **features})
 
 
@@ -149,6 +150,10 @@ def test_layouts_that_do_not_divide_are_refused(tmp_path: Path, settings: Mappin
     assert words in refusal(tmp_path, inventory(), **settings)
 
 
+def test_ranks_wait_for_longer_than_a_refit_may_take(tmp_path: Path) -> None:
+    assert "is not above limits.refit_s = 600" in refusal(tmp_path, inventory(), workers=2, collective_s=600.0)
+
+
 def test_key_value_heads_may_be_fewer_than_ranks_but_must_fit(tmp_path: Path) -> None:
     folder = head_only(tmp_path / "few", MOE, small())
     assert describe(MegatronTrainerConfig(tensor_parallel=4), site_of(folder, inventory()))["ranks"] == 4
@@ -177,6 +182,9 @@ def test_what_needs_a_gpu_is_refused_without_one(tmp_path: Path, settings: Mappi
 def test_what_a_gpu_environment_lacks_is_named(tmp_path: Path) -> None:
     assert "no Transformer Engine" in refusal(tmp_path, gpus(transformer_engine=False), grouped_gemm=True)
     assert "no module deep_ep" in refusal(tmp_path, gpus(deep_ep=False), dispatcher="flex", flex_sms=32)
+    assert "a kernel of Apex" in refusal(tmp_path, gpus(apex=False), fusions=True)
+    bare = describe(MegatronTrainerConfig(), site_of(head_only(tmp_path, MOE, small()), gpus(apex=False)))
+    assert bare["not_possible"] == {"gradient_accumulation_fusion": "no Apex"}
     assert "4 ranks need a GPU each" in refusal(tmp_path, gpus(count=2), tensor_parallel=4)
     folder = head_only(tmp_path, MOE, small())
     two = site_of(folder, gpus(count=2), nodes=("a", "b"))

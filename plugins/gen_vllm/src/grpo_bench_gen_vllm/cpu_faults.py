@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false
 """Three faults of vLLM 0.32.0 on CPU, and their mending. All does nothing where vLLM does not run on CPU.
 
-Two make a change of weights silently wrong. The CPU keeps packed copies of some weights. Packing is done once more after
-a change, but for two of them:
+Two make a change of weights silently wrong. The CPU keeps packed copies of some weights. Packing is done once more
+after a change, but for two of them:
 
 - Experts are packed only while their method has no kernel yet. After a change the unpacked weights would be copied
   into the packed storage. ``before_update`` drops the kernel, so that the experts are packed and it is built again.
@@ -54,8 +54,8 @@ def let_generators_be_rewound() -> None:
         def get_offset(self) -> int:
             return 0
 
-        def set_offset(self, offset: int) -> None:
-            pass
+        def set_offset(self, offset: int) -> torch.Generator:
+            return self
 
     torch.Generator = Generator
 

@@ -65,17 +65,12 @@ class EngineWorker:
             raise PluginError(f"request {request_id} is running already")
         if not await self._admitted(request_id):
             return _NOTHING
-        self._running.add(request_id)
-        self._idle.clear()
         try:
             sample = await self._process.call(self._sample(request_id, ids, parameters(sampling, stream, room)))
             self._sampled += len(sample.ids)
             return sample
         finally:
-            self._running.discard(request_id)
-            self._places.release()
-            if not self._running:
-                self._idle.set()
+            self._leave(request_id)
 
     async def abort(self, request_id: str) -> None:
         if request_id in self._waiting:
@@ -135,14 +130,14 @@ class EngineWorker:
 
     async def _admitted(self, request_id: str) -> bool:
         """Whether there is a place in vLLM for the request now, after waiting for it; False: it was aborted."""
-        task = self._waiting[request_id] = asyncio.ensure_future(self._place())
+        task = self._waiting[request_id] = asyncio.ensure_future(self._place(request_id))
         try:
             await self._process.call(task)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if request_id not in self._aborted or (current is not None and current.cancelling()):
                 if task.done() and not task.cancelled():
-                    self._places.release()
+                    self._leave(request_id)
                 raise
             return False
         finally:
@@ -150,16 +145,26 @@ class EngineWorker:
             aborted = request_id in self._aborted
             self._aborted.discard(request_id)
         if aborted:  # when it had its place already, but did not know yet
-            self._places.release()
+            self._leave(request_id)
         return not aborted
 
-    async def _place(self) -> None:
+    async def _place(self, request_id: str) -> None:
+        """From the moment that it has its place it counts as running: a drain that begins then waits for it."""
         await self._places.acquire()
         try:
-            await self._open.wait()
+            while not self._open.is_set():
+                await self._open.wait()
         except BaseException:
             self._places.release()
             raise
+        self._running.add(request_id)
+        self._idle.clear()
+
+    def _leave(self, request_id: str) -> None:
+        self._running.discard(request_id)
+        self._places.release()
+        if not self._running:
+            self._idle.set()
 
     async def _sample(self, request_id: str, ids: Ids, asked: Mapping[str, Any]) -> Sample:
         return to_sample((await self._answer(request_id, ids, asked)).outputs[0])

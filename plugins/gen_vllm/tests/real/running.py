@@ -45,7 +45,7 @@ T = TypeVar("T")
 class Running:
     """A started generator; ``play`` runs a coroutine on its event loop."""
 
-    def __init__(self, folder: Path, python: str, workers: int) -> None:
+    def __init__(self, folder: Path, python: str, workers: int, tensor_parallel: int = 1) -> None:
         self.folder = folder
         self._runner = asyncio.Runner()
         self._transfers = 0
@@ -54,9 +54,9 @@ class Running:
         log = logging.getLogger("test")
         self.fabric = LocalFabric(folder, clock, log, grace_s=10.0)
         self.generator = make(PluginContext(
-            config=VllmGeneratorConfig(workers=workers, kv_cache_gib=0.1), fabric=self.fabric, placement=Placement(),
-            run_folder=folder, policy=PolicyFacts(BASE, CONTEXT, 768), seed=3, deterministic=False, clock=clock,
-            logger=log, interpreter=python,
+            config=VllmGeneratorConfig(workers=workers, tensor_parallel=tensor_parallel, kv_cache_gib=0.1),
+            fabric=self.fabric, placement=Placement(), run_folder=folder, policy=PolicyFacts(BASE, CONTEXT, 768),
+            seed=3, deterministic=False, clock=clock, logger=log, interpreter=python,
             shared={"sampling": {Purpose.TRAIN: SAMPLING}, "limits": LimitSettings(), "transport": "safetensors"}))
         self.client: Any = None
 
@@ -129,14 +129,15 @@ async def both(*work: Coroutine[Any, Any, Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def broadcast(transfer: Transfer, model: Qwen3) -> None:
-    """Send the model's weights as the transport ``broadcast`` wants it; blocks until they are sent."""
+def broadcast(transfer: Transfer, model: Qwen3, processes: int = 1) -> None:
+    """Send the model's weights as the transport ``broadcast`` wants it, to engines of so many processes; blocks until
+    they are sent."""
     limit = timedelta(seconds=transfer.deadline_s)
     store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=limit)
     hidden = Path(transfer.rendezvous) / ".store"
     hidden.write_text(f"127.0.0.1:{store.port}")
     hidden.rename(hidden.with_name("store"))
-    world = 1 + transfer.receivers
+    world = 1 + transfer.receivers * processes
     for rank in range(1, world):
         assert store.get(f"members/{rank}") == str(world).encode()
     group: Any = dist.ProcessGroupGloo(dist.PrefixStore("group", store), 0, world, limit)

@@ -91,11 +91,13 @@ def _group(store: Any, world: int, timeout: timedelta) -> Any:
 
 
 def _host() -> str:
-    """This machine's address, as others reach it; the loopback where its name leads nowhere."""
+    """This machine's name, which others may know by another address than it does; the loopback where it is unknown."""
+    name = socket.gethostname()
     try:
-        return socket.gethostbyname(socket.gethostname())
+        socket.gethostbyname(name)
     except OSError:
         return "127.0.0.1"
+    return name
 
 
 def _publish(path: Path, text: str) -> None:

@@ -103,6 +103,9 @@ def check_environment(config: MegatronTrainerConfig, shape: Shape, inventory: Ma
     if wanted and not engine:
         raise PlanError(f"trainer.{wanted[0]} needs Transformer Engine on a GPU, but {reason}",
                         hint="leave it out, or name an environment that has it in trainer.env")
+    if config.fusions is True and not features["apex"]:
+        raise PlanError("trainer.fusions = true sums gradients by a kernel of Apex, and the environment has no module "
+                        "fused_weight_gradient_mlp_cuda", hint="set trainer.fusions = \"auto\", which does without it")
     if config.virtual_pipeline > 1 and not cuda:
         raise PlanError("trainer.virtual_pipeline needs GPUs: over gloo its stages wait for each other for ever",
                         hint="set trainer.virtual_pipeline = 1")
@@ -114,6 +117,14 @@ def check_environment(config: MegatronTrainerConfig, shape: Shape, inventory: Ma
         lacks = "flash-linear-attention" if cuda else "a CUDA device"
         raise PlanError(f"rows of a policy with a gated delta net can be packed only by kernels that need {lacks}",
                         hint="set trainer.packing = false")
+
+
+def check_waits(config: MegatronTrainerConfig, site: Site) -> None:
+    """Ranks wait for rank 0 while the generator takes weights: NCCL must not give up before the refit does."""
+    if config.workers > 1 and config.collective_s <= site.limits.refit_s:
+        raise PlanError(f"trainer.collective_s = {config.collective_s:g} is not above limits.refit_s = "
+                        f"{site.limits.refit_s:g}: ranks would give up on a transfer that is under way",
+                        hint="raise trainer.collective_s or lower limits.refit_s")
 
 
 def check_memory(config: MegatronTrainerConfig, memory: Memory, site: Site) -> None:

@@ -93,7 +93,7 @@ class MegatronTrainerConfig(Settings):
     cache: str = "auto"
     """Folder for checkpoints converted to Megatron's form; auto: grpo-bench/megatron in the user's cache."""
     collective_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 1800.0
-    """Seconds after which a rank that waits for the others gives up."""
+    """Seconds after which a rank that waits for the others gives up; more than limits.refit_s."""
 
     model: Mapping[str, Any] = {}
     """Further fields of Megatron's model provider, such as moe_router_fusion."""

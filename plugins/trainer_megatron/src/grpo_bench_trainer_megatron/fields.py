@@ -17,7 +17,7 @@ from typing import Any
 from .config import MegatronTrainerConfig, Switch
 
 FUSIONS = ("apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
-           "gradient_accumulation_fusion", "moe_permute_fusion", "moe_router_fusion", "persist_layer_norm")
+           "moe_permute_fusion", "moe_router_fusion", "persist_layer_norm")
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "uint8", "int16")
 
 
@@ -27,6 +27,8 @@ class Features:
 
     cuda: bool = False
     transformer_engine: bool = False
+    apex: bool = False
+    """Its kernel that adds a product to a sum of gradients; Megatron's own layers have no other."""
 
     @classmethod
     def here(cls) -> Features:
@@ -34,7 +36,8 @@ class Features:
         import torch
 
         cuda = torch.cuda.is_available()
-        return cls(cuda, cuda and find_spec("transformer_engine") is not None)
+        return cls(cuda, cuda and find_spec("transformer_engine") is not None,
+                   cuda and find_spec("fused_weight_gradient_mlp_cuda") is not None)
 
 
 def resolve(value: Switch, there: bool) -> bool:
@@ -46,6 +49,7 @@ def model_fields(config: MegatronTrainerConfig, features: Features) -> dict[str,
     """For the provider that Bridge makes of an HF checkpoint."""
     bf16 = config.precision == "bfloat16"
     engine = resolve(config.transformer_engine, features.transformer_engine)
+    fused = resolve(config.fusions, engine and features.cuda)
     fields: dict[str, Any] = {
         "tensor_model_parallel_size": config.tensor_parallel,
         "pipeline_model_parallel_size": config.pipeline_parallel,
@@ -67,7 +71,7 @@ def model_fields(config: MegatronTrainerConfig, features: Features) -> dict[str,
         "deterministic_mode": config.deterministic or not features.cuda,
         "use_cpu_initialization": not features.cuda,
         "cross_entropy_loss_fusion": False,
-        **dict.fromkeys(FUSIONS, resolve(config.fusions, engine and features.cuda)),
+        **dict.fromkeys(FUSIONS, fused), "gradient_accumulation_fusion": fused and features.apex,
         **_recompute_fields(config),
     }
     if config.dispatcher == "flex":

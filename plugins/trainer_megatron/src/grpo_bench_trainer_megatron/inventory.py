@@ -20,7 +20,7 @@ from typing import Any
 
 _PACKAGES = ("megatron-core", "megatron-bridge", "torch", "transformers", "transformer-engine", "triton",
              "flash-attn", "flash-linear-attention")
-_FEATURES = {"transformer_engine": "transformer_engine", "apex": "apex", "deep_ep": "deep_ep",
+_FEATURES = {"transformer_engine": "transformer_engine", "apex": "fused_weight_gradient_mlp_cuda", "deep_ep": "deep_ep",
              "flash_attention": "flash_attn", "flash_linear_attention": "fla"}
 """What a plan asks for, and the module that brings it."""
 _CLASSES = {

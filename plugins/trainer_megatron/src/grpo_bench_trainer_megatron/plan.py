@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_bench.contract import Capabilities, Site
 
-from .checks import check_environment, check_fields, check_layout, check_memory, check_model
+from .checks import check_environment, check_fields, check_layout, check_memory, check_model, check_waits
 from .config import MegatronTrainerConfig
 from .memory import memory_of, size
 from .model import Shape, shape_of
@@ -40,6 +40,7 @@ def describe(config: MegatronTrainerConfig, site: Site) -> Mapping[str, Any]:
     check_model(shape, inventory)
     check_layout(config, shape)
     check_environment(config, shape, inventory)
+    check_waits(config, site)
     memory = memory_of(config, shape, reference=site.loss.kl.penalty > 0)
     check_memory(config, memory, site)
     return {
@@ -74,6 +75,8 @@ def not_possible(config: MegatronTrainerConfig, shape: Shape, inventory: Mapping
         why = "no Transformer Engine" if cuda else "no CUDA device"
         found |= dict.fromkeys(("transformer_engine", "context_parallel", "grouped_gemm", "fusions",
                                 "precision_aware_optimizer"), why)
+    elif not features["apex"]:
+        found["gradient_accumulation_fusion"] = "no Apex"
     if not cuda:
         found["virtual_pipeline"] = "no CUDA device"
     if not (cuda and features["deep_ep"]):

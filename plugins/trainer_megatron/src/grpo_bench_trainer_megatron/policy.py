@@ -78,6 +78,9 @@ def _provider(config: MegatronTrainerConfig, features: Features, checkpoint: Pat
     if provider.deterministic_mode:
         os.environ.setdefault("NCCL_ALGO", "Ring")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"  # Transformer Engine's attention is refused without
+        if features.cuda:
+            torch.use_deterministic_algorithms(True)
     provider.finalize()
     return bridge, provider
 

@@ -34,6 +34,8 @@ from .hf_folder import HfFolder, size_of
 _NOT_TRAINED = ("mtp.", "model.mtp.", "model.visual.", "visual.")
 """What a checkpoint may have beside the policy's weights: further prediction heads, and a vision tower."""
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+_LOOK_S = 0.05
+"""How often rank 0 looks whether a transfer was given up."""
 _PATIENCE = timedelta(days=7)
 """How long ranks wait for rank 0 between windows; whoever called decides when that is too long."""
 
@@ -47,19 +49,18 @@ class Exporter:
         self._control: Any = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._tied = bool(policy.provider.share_embeddings_and_output_weights)
         self._tasks = policy.bridge.get_conversion_tasks(policy.chunks)
-        self._given_up = threading.Event()
-        self._sending: tuple[asyncio.AbstractEventLoop, asyncio.Task[int]] | None = None
         self.specs = tuple(TensorSpec(name, tuple(weight.shape), str(weight.dtype).removeprefix("torch."))
                            for name, weight in self._weights())
         _compare(self.specs, tensors_of(checkpoint), self._tied)
 
-    def send(self, transfer: Transfer) -> int:
-        """Send over the transfer's transport; the bytes sent, 0 on all ranks but the first."""
+    def send(self, transfer: Transfer, given_up: threading.Event) -> int:
+        """Send over the transfer's transport; the bytes sent, 0 on all ranks but the first. Once ``given_up`` is set,
+        it ends with an error, and the ranks are free when the window has ended."""
         if transfer.tensors != self.specs:
             raise RefitError("the transfer announces other tensors than this trainer has")
         windows = _windows(self.specs, transfer.chunk_bytes)
         if self._rank == 0:
-            return self._lead(transfer, windows)
+            return self._lead(transfer, windows, given_up)
         stream = self._weights()
         for window in windows:
             if not self._go_on():
@@ -67,13 +68,6 @@ class Exporter:
             for _ in range(window):
                 next(stream)
         return 0
-
-    def cancel(self) -> None:
-        """End a transfer that is under way, from another thread; the ranks are free when the window has ended."""
-        self._given_up.set()
-        if (sending := self._sending) is not None:
-            loop, task = sending
-            loop.call_soon_threadsafe(task.cancel)
 
     def sha256(self) -> str:
         """Over names and bytes of all weights as this rank sees them, whatever the order of the stream."""
@@ -103,28 +97,17 @@ class Exporter:
                 padded = name == _HEAD or name.endswith(_EMBEDDING)
                 yield name, (weight[:rows] if padded else weight).detach()
 
-    def _lead(self, transfer: Transfer, windows: list[int]) -> int:
+    def _lead(self, transfer: Transfer, windows: list[int], given_up: threading.Event) -> int:
         source = _Pulled(self._weights(), windows, self._tell)
-        self._given_up.clear()
         try:
             if transfer.transport == broadcast.NAME:
-                return self._broadcast(transfer, source)
-            return asyncio.run(self._through_files(transfer, source))
+                return self._broadcast(transfer, source, given_up)
+            return asyncio.run(_through_files(transfer, source, given_up))
         finally:
             source.end()
 
-    async def _through_files(self, transfer: Transfer, source: _Pulled) -> int:
-        task = asyncio.create_task(send_tensors(transfer, lambda spec: _buffer(source.take(spec))))
-        self._sending = asyncio.get_running_loop(), task
-        try:
-            return await task
-        except asyncio.CancelledError:
-            raise RefitError(f"sending weight version {transfer.version} was cancelled") from None
-        finally:
-            self._sending = None
-
-    def _broadcast(self, transfer: Transfer, source: _Pulled) -> int:
-        sender = broadcast.Sender(transfer, self._given_up.is_set)
+    def _broadcast(self, transfer: Transfer, source: _Pulled, given_up: threading.Event) -> int:
+        sender = broadcast.Sender(transfer, given_up.is_set)
         try:
             count = sum(sender.put(source.take(spec)) for spec in transfer.tensors)
             sender.finish()
@@ -139,6 +122,17 @@ class Exporter:
         answer = torch.zeros(1, dtype=torch.int64)
         dist.broadcast(answer, 0, group=self._control)
         return bool(answer.item())
+
+
+async def _through_files(transfer: Transfer, source: _Pulled, given_up: threading.Event) -> int:
+    task = asyncio.create_task(send_tensors(transfer, lambda spec: _buffer(source.take(spec))))
+    while not task.done():
+        if given_up.is_set():
+            task.cancel()
+        await asyncio.wait({task}, timeout=_LOOK_S)
+    if task.cancelled():
+        raise RefitError(f"sending weight version {transfer.version} was cancelled")
+    return task.result()
 
 
 class _Pulled:
@@ -162,7 +156,7 @@ class _Pulled:
 
     def end(self) -> None:
         for _ in range(self._left):
-            next(self._stream)
+            next(self._stream, None)  # nothing where reading it has failed
         self._left = 0
         if self._windows_left:
             self._tell(False)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -78,10 +78,11 @@ class TrainerWorker:
 
     async def send(self, transfer: Transfer) -> int:
         """The bytes sent, from rank 0; 0 from others."""
+        given_up = threading.Event()
         try:
-            return await self._compute(lambda: self._exporter.send(transfer))
+            return await self._compute(lambda: self._exporter.send(transfer, given_up))
         except asyncio.CancelledError:
-            self._exporter.cancel()
+            given_up.set()
             raise
 
     async def save(self, folder: Path, what: Literal["full", "weights"]) -> None:
@@ -107,13 +108,13 @@ class TrainerWorker:
     def _join(self, address: str) -> tuple[TensorSpec, ...]:
         torch.set_num_threads(self._threads)
         logging.getLogger("megatron").setLevel(logging.WARNING)  # else it lists every weight
-        cuda = not cpu.install()
+        cpu.install()
         from . import policy, ranks, sending, update
         from .fields import Features
 
         self._place = ranks.join(self._config, address, self._rank, self._ranks, self._store)
         self._joined = True
-        self._features = Features(cuda=cuda, transformer_engine=find_spec("transformer_engine") is not None)
+        self._features = Features.here()
         self._policy = policy.trained(self._config, self._features, self._checkpoint, self._fill)
         self._computation = update.Computation(self._config, self._loss, self._temperature, self._place)
         self._exporter = sending.Exporter(self._policy, self._checkpoint)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.real("megatron")
 BOUND = 1e-5
 LAYOUTS = {
     "one rank": {"batch_tokens": 200},
+    "one rank, rows padded": {"batch_tokens": 100, "packing": False},
     "tensor and sequence parallel": {"tensor_parallel": 2, "batch_tokens": 4096},
     "expert parallel": {"expert_parallel": 2, "batch_tokens": 60},
     "pipeline parallel": {"pipeline_parallel": 2, "batch_tokens": 100},
