@@ -13,6 +13,10 @@ class PluginBatchError(BatchError):
     """A type that the engine's process does not know."""
 
 
+class Beyond(BaseException):
+    """What some libraries raise."""
+
+
 class Worker:
     def __init__(self, context):
         self.context = context
@@ -53,6 +57,9 @@ class Worker:
 
     async def fail(self):
         raise ValueError("the value is bad")
+
+    def fail_beyond(self):
+        raise Beyond("no Exception")
 
     async def fail_known(self):
         raise PluginBatchError("no rows", hint="make some", boundary=Boundary("torch", "trainer", None, 3))

@@ -64,7 +64,8 @@ def test_an_error_of_the_contract_keeps_its_type(in_fabric, spec):
 
 
 @pytest.mark.parametrize(("method", "message"), [
-    ("give_up", "CancelledError"), ("time_out", "TimeoutError: mine"), ("unsendable", "cannot cross")])
+    ("give_up", "CancelledError"), ("time_out", "TimeoutError: mine"), ("unsendable", "cannot cross"),
+    ("fail_beyond", "Beyond: no Exception")])
 def test_what_a_worker_raises_is_never_taken_for_the_callers_own(in_fabric, spec, method, message):
     async def body(fabric):
         group = await fabric.start_group(spec())

@@ -168,12 +168,15 @@ def test_a_converted_checkpoint_is_taken_from_the_same_stack_only(tmp_path: Path
     other = cache.fingerprint(folder, "float32")
     assert other["model"] != mine["model"]
     place = tmp_path / "place"
-    place.mkdir()
-    (place / cache.NOTE).write_text(json.dumps(mine))
+    (place / cache.WEIGHTS).mkdir(parents=True)
+    (place / cache.WEIGHTS / "part").write_bytes(b"converted")
+    cache.seal(place, mine)
     assert cache.refused(place, mine) is None
     newer = {**mine, "versions": {"megatron-core": "0.20.0", "torch": "2.13.0"}}
     assert "made with versions megatron-core 0.19.2, torch 2.13.0, this run has megatron-core 0.20.0" in str(
         cache.refused(place, newer))
+    (place / cache.WEIGHTS / "part").write_bytes(b"convertet")
+    assert "is damaged: its files are not those that were written" in str(cache.refused(place, mine))
     (place / cache.NOTE).unlink()
     assert "no readable fingerprint.json" in str(cache.refused(place, mine))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

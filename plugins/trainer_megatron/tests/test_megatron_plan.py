@@ -201,6 +201,7 @@ def test_a_gated_delta_net_packs_with_its_kernels_only(tmp_path: Path) -> None:
 
 def test_fields_are_megatrons_own(tmp_path: Path) -> None:
     assert "nearest: moe_router_fusion" in refusal(tmp_path, inventory(), model={"moe_router_fusio": True})
+    assert "the policy's checkpoint decides it" in refusal(tmp_path, inventory(), model={"rotary_base": 3})
     assert "set by trainer.precision" in refusal(tmp_path, inventory(), model={"params_dtype": "bfloat16"})
     assert "0.19.2 has no field 'zzz'" in refusal(tmp_path, inventory(), ddp={"zzz": 1})
     assert "set by trainer.learning_rate" in refusal(tmp_path, inventory(), optimizer={"lr": 1.0})

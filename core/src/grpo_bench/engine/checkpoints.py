@@ -3,7 +3,8 @@
 A checkpoint is built under a temporary name, every file is fsynced, then it is renamed and its parent fsynced; one that
 goes is renamed first. So a folder named ``step-00012`` is always complete. It holds what the trainer saved and
 ``state.json``: the run it belongs to, its step, how many events of the journal lie before it, whether the target was
-met by then, the buffer's finished groups and open prompts, and of the probe its sequences and first distance.
+met by then, the buffer's finished groups and open prompts, of the probe its sequences and first distance, and hashes of
+what the trainer saved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from typing import Any
 from ..contract import Event, Kind, RunFolderError
 from ..contract.codec import from_jsonable, to_jsonable
 from ..observers.durable import sync
+from .seals import broken, seals
 
 _STATE = "state.json"
-_KEYS = {"run", "step", "seq", "met", "buffer", "probes", "probe_first"}
+_REMOVE = "remove this checkpoint folder to resume from the one before"
+TRAINER = "trainer"
+"""The folder within a checkpoint that the trainer writes."""
+_KEYS = {"run", "step", "seq", "met", "buffer", "probes", "probe_first", "seals"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ class CheckpointStore:
     def commit(self, written: Path, state: Mapping[str, Any] | None = None) -> Path:
         """Make what was written durable and give it its name; returns the final folder."""
         if state is not None:
-            (written / _STATE).write_text(json.dumps(to_jsonable(dict(state))))
+            kept = {**state, "seals": seals(written / TRAINER)}
+            (written / _STATE).write_text(json.dumps(to_jsonable(kept)))
         for path in sorted(written.rglob("*"), reverse=True):
             sync(path)
         sync(written)
@@ -107,8 +113,9 @@ class CheckpointStore:
             if folder.name != name_of(state["step"]) or type(state["seq"]) is not int or state["seq"] < 1:
                 raise ValueError(f"step {state['step']!r}, seq {state['seq']!r} cannot be")
         except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-            raise RunFolderError(f"{folder / _STATE} is damaged: {error}",
-                                 hint="remove this checkpoint folder to resume from the one before") from error
+            raise RunFolderError(f"{folder / _STATE} is damaged: {error}", hint=_REMOVE) from error
+        if wrong := broken(folder / TRAINER, state["seals"]):
+            raise RunFolderError(f"{folder / TRAINER} is damaged: {wrong}", hint=_REMOVE)
         return state
 
 

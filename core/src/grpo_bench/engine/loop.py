@@ -28,7 +28,7 @@ from ..steps import (
 )
 from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
-from .checkpoints import CheckpointStore, Restored, name_of, size_of
+from .checkpoints import TRAINER, CheckpointStore, Restored, name_of, size_of
 from .recorder import Recorder
 from .rollouts import RolloutPool
 from .seeds import branch
@@ -282,7 +282,7 @@ class Loop:
         before it is on the disk before the checkpoint is, and the event comes once both are."""
         started = self._clock.monotonic()
         folder = self._store.begin(name)
-        weights = folder / "trainer"
+        weights = folder / TRAINER
         weights.mkdir()
         with self._parts.attributed(Role.TRAINER, step=self.progress.step):
             await within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
@@ -293,11 +293,11 @@ class Loop:
 
     def _written(self, folder: Path, what: str, seconds: float) -> None:
         self._recorder.emit(Kind.CHECKPOINT, folder=folder.name, what=what, seconds=seconds,
-                            bytes=size_of(folder / "trainer"))
+                            bytes=size_of(folder / TRAINER))
 
     async def _restore(self, restored: Restored) -> None:
         with self._parts.attributed(Role.TRAINER):
-            await within(self._parts.trainer.load(restored.folder / "trainer"), self._profile.limits.checkpoint_s,
+            await within(self._parts.trainer.load(restored.folder / TRAINER), self._profile.limits.checkpoint_s,
                          "loading the checkpoint", "limits.checkpoint_s")
         self._buffer.restore(restored.state["buffer"])
         self._probe.sampled, self._probe.first = list(restored.state["probes"]), restored.state["probe_first"]

@@ -50,7 +50,9 @@ async def invoke(label: str, function: Callable[..., Any], args: Any, kwargs: An
         if task is not None and task.cancelling():
             raise
         raise plugin_error(label, error) from error
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # libraries raise some that are no Exception, and the caller waits for an answer
         raise plugin_error(label, error) from error
 
 

@@ -20,7 +20,7 @@ from grpo_bench.contract import PluginError, WorkerLost
 
 T = TypeVar("T")
 
-_SOCKET_ROOM = 60
+_SOCKET_ROOM = 66
 """Longest folder that leaves room for the names of vLLM's sockets."""
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 _REAP_S, _REAPS = 0.02, 100

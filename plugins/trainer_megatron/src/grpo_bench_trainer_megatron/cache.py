@@ -3,11 +3,11 @@
 
 Below the cache folder each checkpoint has a folder of its own, named by a hash of its configuration and weights and by
 the dtype the weights are computed in. It holds the weights in torch_dist form, which any layout can read, and
-``fingerprint.json``: model, revision, and the versions that converted it. What is missing is made at first use: under a
+``fingerprint.json``: model, revision, the versions that converted it, and a hash of what they wrote. What is missing is made at first use: under a
 temporary name, renamed when whole, while a lock on a file beside it makes other runs wait. One that another stack made
 is refused and never replaced, since a run that is under way may read it.
 
-Of weight files above 64 MiB the hash covers head, size and samples; a whole read would take longer than converting.
+Of files above 64 MiB the hashes cover head, size and samples; a whole read would take longer than converting.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def load(bridge: Any, chunks: Sequence[Any], checkpoint: Path, cache: str, dtype
             write(temporary / WEIGHTS, chunks)
             dist.barrier(group=group)
             if first:
+                seal(temporary, fingerprint(checkpoint, dtype))
                 os.replace(temporary, place)
     if ready:
         read(place / WEIGHTS, chunks)
@@ -100,8 +101,15 @@ def _look(home: Path, checkpoint: Path, dtype: str) -> Any:
         return refused(place, mine) or (place, True, temporary)
     shutil.rmtree(temporary, ignore_errors=True)
     (temporary / WEIGHTS).mkdir(parents=True)
-    (temporary / NOTE).write_text(json.dumps(mine, indent=2) + "\n", "utf-8")
     return place, False, temporary
+
+
+def seal(place: Path, mine: Mapping[str, Any]) -> None:
+    """Note beside converted weights whose they are and what they are."""
+    with (place / NOTE).open("w", encoding="utf-8") as file:
+        file.write(json.dumps({**mine, "written": _hash(place / WEIGHTS, "*")}, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def refused(place: Path, mine: Mapping[str, Any]) -> PluginError | None:
@@ -115,16 +123,15 @@ def refused(place: Path, mine: Mapping[str, Any]) -> PluginError | None:
             return PluginError(f"{place} was made with {name} {_shown(theirs.get(name))}, this run has "
                                f"{_shown(mine[name])}",
                                hint="remove that folder where no run uses it, or name another in trainer.cache")
+    if theirs.get("written") != _hash(place / WEIGHTS, "*"):
+        return PluginError(f"{place} is damaged: its files are not those that were written", hint="remove that folder")
     return None
 
 
 def fingerprint(checkpoint: Path, dtype: str) -> dict[str, Any]:
     """What decides how a converted checkpoint comes out."""
-    digest = hashlib.sha256()
-    for file in [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]:
-        digest.update(file.name.encode() + b"\0")
-        _hash_file(file, digest)
-    return {"model": digest.hexdigest(), "dtype": dtype, "revision": revision(checkpoint), "versions": versions()}
+    return {"model": _hash(checkpoint, "config.json", "*.safetensors"), "dtype": dtype,
+            "revision": revision(checkpoint), "versions": versions()}
 
 
 def revision(checkpoint: Path) -> str:
@@ -132,6 +139,15 @@ def revision(checkpoint: Path) -> str:
     real = checkpoint.resolve()
     known = real.parent.name == "snapshots" and _REVISION.fullmatch(real.name)
     return real.name if known else "unknown"
+
+
+def _hash(folder: Path, *patterns: str) -> str:
+    """Over names and contents of the files that match."""
+    digest = hashlib.sha256()
+    for file in [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]:
+        digest.update(file.name.encode() + b"\0")
+        _hash_file(file, digest)
+    return digest.hexdigest()
 
 
 def _hash_file(file: Path, digest: Any) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from grpo_bench.contract import PluginError
 
@@ -117,7 +118,11 @@ def read(folder: Path, chunks: Sequence[Any], optimizer: Any = None, step: int =
     if optimizers:
         state["optimizer"] = {str(number): _sharded(one, weights, loading=True)
                               for number, one in enumerate(optimizers)}
-    loaded = dist_checkpointing.load(state, str(folder))
+    try:
+        loaded = dist_checkpointing.load(state, str(folder))
+    except CheckpointException as error:  # no Exception to torch, so that whoever waits for this rank would hear nothing
+        why = "; ".join(f"{type(cause).__name__}: {cause}".splitlines()[0] for cause, _ in error.failures.values())
+        raise PluginError(f"{folder} cannot be read: {why or error}", hint="if it is damaged, remove it") from error
     for number, chunk in enumerate(_unwrapped(chunks)):
         chunk.load_state_dict(loaded["weights"][str(number)])
     for number, one in enumerate(optimizers):

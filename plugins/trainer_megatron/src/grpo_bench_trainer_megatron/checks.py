@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from grpo_bench.contract import PlanError, Site
 
 from .config import MegatronTrainerConfig
+from .fields import DTYPES
 from .memory import Memory, size
 from .model import Shape
 
@@ -32,6 +34,18 @@ FIXED = {
     "use_megatron_fsdp": "weights are exported from Megatron's own layers",
 }
 """Fields that this trainer needs as they are, and why."""
+POLICY = frozenset({
+    "activation_func", "add_bias_linear", "add_qkv_bias", "attention_output_gate", "experimental_attention_variant",
+    "ffn_hidden_size", "gated_linear_unit", "hidden_size", "kv_channels", "layernorm_epsilon",
+    "layernorm_zero_centered_gamma", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "make_vocab_size_divisible_by",
+    "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_pre_softmax", "moe_router_score_function",
+    "moe_router_topk", "moe_shared_expert_intermediate_size", "mtp_num_layers", "normalization",
+    "num_attention_heads", "num_layers", "num_moe_experts", "num_query_groups", "position_embedding_type",
+    "qk_layernorm", "rotary_base", "rotary_percent", "share_embeddings_and_output_weights", "vocab_size",
+})
+"""Fields that the policy's checkpoint decides."""
+_DROPPED = ("attention_dropout", "hidden_dropout")
 _BRINGS = {"hybridep": "deep_ep", "deepep": "deep_ep"}
 
 
@@ -45,10 +59,35 @@ def check_fields(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) ->
                 raise PlanError(f"trainer.{table}.{name} is set by trainer.{OWN[name]}", hint="leave it out here")
             if name in FIXED:
                 raise PlanError(f"trainer.{table}.{name} cannot be set: {FIXED[name]}", hint="leave it out")
+            if table == "model" and name in POLICY:
+                raise PlanError(f"trainer.model.{name} cannot be set: the policy's checkpoint decides it",
+                                hint="leave it out; see policy.checkpoint")
+            if name in _DROPPED:
+                raise PlanError(f"trainer.{table}.{name} cannot be set: what is trained is the policy that was sampled, "
+                                "without dropout", hint="leave it out")
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
                 raise PlanError(f"trainer.{table}: Megatron {version} has no field {name!r}",
                                 hint=f"nearest: {', '.join(near)}" if near else f"see Megatron's own list for {table}")
+            if wanted := _mismatch(getattr(config, table)[name], known[name].get("type", "")):
+                raise PlanError(f"trainer.{table}.{name} should be {wanted}, got {getattr(config, table)[name]!r}")
+
+
+def _mismatch(value: Any, annotation: str) -> str:
+    """What the value should be, by the text of its field's annotation, where that is plain; empty if it fits."""
+    plain = annotation.removeprefix("Optional[").removesuffix("]") if annotation.startswith("Optional[") else annotation
+    if plain.startswith("Literal["):
+        try:
+            choices = ast.literal_eval(f"({plain.removeprefix('Literal[').removesuffix(']')},)")
+        except (SyntaxError, ValueError):
+            return ""
+        return "" if value in choices else f"one of {', '.join(map(repr, choices))}"
+    if plain == "torch.dtype":
+        return "" if value in DTYPES else f"one of {', '.join(DTYPES)}"
+    kinds = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}.get(plain)
+    if kinds is None or (isinstance(value, kinds) and (plain == "bool" or not isinstance(value, bool))):
+        return ""
+    return f"of type {plain}"
 
 
 def check_model(shape: Shape, inventory: Mapping[str, Any]) -> None:

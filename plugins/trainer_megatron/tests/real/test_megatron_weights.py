@@ -302,6 +302,20 @@ def test_a_checkpoint_is_converted_once_and_by_the_same_stack(world: World) -> N
         with pytest.raises(PluginError, match=r"made with versions megatron-core 0\.1\.0.* this run has megatron-core"):
             await hashed()
 
+
+def test_damaged_files_are_named_and_no_rank_waits(world: World) -> None:
+    """torch says of a file that it cannot read by an exception which is no Exception."""
+    policy = moe_policy(world.folder / "moe")
+
+    async def work() -> None:
+        saved = world.new_folder()
+        async with started(world, policy, workers=2, expert_parallel=2) as trainer:
+            await trainer.save(saved, "full")
+            largest = max((saved / "megatron").glob("*.distcp"), key=lambda file: file.stat().st_size)
+            largest.write_bytes(largest.read_bytes()[:1000])
+            with pytest.raises(PluginError, match=f"{saved / 'megatron'} cannot be read"):
+                await trainer.load(saved)
+
     run(work())
 
 
