@@ -3,9 +3,10 @@
 
 Below the cache folder each checkpoint has a folder of its own, named by a hash of its configuration and weights and by
 the dtype the weights are computed in. It holds the weights in torch_dist form, which any layout can read, and
-``fingerprint.json``: model, revision, the versions that converted it, and a hash of what they wrote. What is missing is made at first use: under a
-temporary name, renamed when whole, while a lock on a file beside it makes other runs wait. One that another stack made
-is refused and never replaced, since a run that is under way may read it.
+``fingerprint.json``: model, revision, the versions that converted it, and a hash of what they wrote. What is missing is
+made at first use: under a temporary name, renamed when whole, while a lock on a file beside it makes other runs wait.
+One that another stack made, or whose files have changed, is refused and never replaced, since a run that is under way
+may read it.
 
 Of files above 64 MiB the hashes cover head, size and samples; a whole read would take longer than converting.
 """

@@ -120,7 +120,7 @@ def read(folder: Path, chunks: Sequence[Any], optimizer: Any = None, step: int =
                               for number, one in enumerate(optimizers)}
     try:
         loaded = dist_checkpointing.load(state, str(folder))
-    except CheckpointException as error:  # no Exception to torch, so that whoever waits for this rank would hear nothing
+    except CheckpointException as error:  # to Python no Exception
         why = "; ".join(f"{type(cause).__name__}: {cause}".splitlines()[0] for cause, _ in error.failures.values())
         raise PluginError(f"{folder} cannot be read: {why or error}", hint="if it is damaged, remove it") from error
     for number, chunk in enumerate(_unwrapped(chunks)):

@@ -63,8 +63,8 @@ def check_fields(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) ->
                 raise PlanError(f"trainer.model.{name} cannot be set: the policy's checkpoint decides it",
                                 hint="leave it out; see policy.checkpoint")
             if name in _DROPPED:
-                raise PlanError(f"trainer.{table}.{name} cannot be set: what is trained is the policy that was sampled, "
-                                "without dropout", hint="leave it out")
+                raise PlanError(f"trainer.{table}.{name} cannot be set: what is trained is the policy that was "
+                                "sampled, without dropout", hint="leave it out")
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
                 raise PlanError(f"trainer.{table}: Megatron {version} has no field {name!r}",
