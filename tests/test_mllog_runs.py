@@ -19,13 +19,14 @@ from grpo_bench_trainer_torch.config import TorchTrainerConfig
 from grpo_bench_trainer_torch.config import describe as describe_torch
 
 from grpo_bench.cli import main
-from grpo_bench.contract import Kind
+from grpo_bench.contract import Kind, LossSettings, Placement, PolicyFacts, Site
 from grpo_bench.engine import conduct, make_folder, prepare
 from grpo_bench.engine.clock import run_real
 from grpo_bench.observers import read_events
 from grpo_bench.registry import make_plan, resolve
 
 CHECKER = "4.1.68"
+SITE = Site(PolicyFacts(Path(), 1, 1), Placement(), None, {}, {}, LossSettings(), deterministic=False)
 SHORT = ["grpo.max_steps=3", "grpo.prompts_per_step=2", "grpo.generations_per_prompt=4", "validation.max_tasks=4",
          "hardware.trainer=1", "hardware.generator=1", "environment.train_tasks=32"]
 
@@ -69,13 +70,13 @@ def values(run: Path) -> dict[str, Any]:
 
 def test_our_trainers_say_all_that_a_log_needs() -> None:
     torch_trainer = TorchTrainerConfig(schedule="linear", decay_steps=9, min_learning_rate=1e-4, clip_norm=None)
-    for facts in (describe_torch(torch_trainer), describe_mock(MockTrainerConfig())):
+    for facts in (describe_torch(torch_trainer, SITE), describe_mock(MockTrainerConfig(), SITE)):
         assert facts.keys() == set(TRAINER_FACTS)
         assert json.loads(json.dumps(facts)) == facts
-    facts = describe_torch(torch_trainer)
+    facts = describe_torch(torch_trainer, SITE)
     assert (facts["opt_base_learning_rate"], facts["opt_end_learning_rate"]) == (1e-3, 1e-4)
     assert (facts["opt_learning_rate_decay_schedule"], facts["opt_gradient_clip_norm"]) == ("linear", None)
-    constant = describe_torch(TorchTrainerConfig(learning_rate=0.5, betas=(0.8, 0.9)))
+    constant = describe_torch(TorchTrainerConfig(learning_rate=0.5, betas=(0.8, 0.9)), SITE)
     assert (constant["opt_end_learning_rate"], constant["opt_adamw_beta_2"]) == (0.5, 0.9)
 
 
