@@ -302,6 +302,8 @@ def test_a_checkpoint_is_converted_once_and_by_the_same_stack(world: World) -> N
         with pytest.raises(PluginError, match=r"made with versions megatron-core 0\.1\.0.* this run has megatron-core"):
             await hashed()
 
+    run(work())
+
 
 def test_damaged_files_are_named_and_no_rank_waits(world: World) -> None:
     """torch says of a file that it cannot read by an exception which is no Exception."""
