@@ -5,7 +5,7 @@ import pytest
 
 from grpo_bench.contract import Event, Kind, RunFolderError
 from grpo_bench.engine.checkpoints import CheckpointStore
-from grpo_bench.engine.seals import WHOLE, broken, seals
+from grpo_bench.steps.seals import WHOLE, broken, seals
 
 HISTORY = [Event(0, "", 0.0, Kind.RUN_STARTED, None, {"run": "r"}), Event(1, "", 0.0, Kind.CHECKPOINT, 6, {})]
 

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grpo_bench.contract import DeadlineExceeded, InputError, PluginError, RefitError, TensorSpec, Transfer
+from grpo_bench.steps import seals
 from grpo_bench_trainer_megatron import MegatronTrainerConfig, broadcast, cache, checkpoints, hf_folder, sending
 from grpo_bench_trainer_megatron.fields import Features, ddp_fields, model_fields, optimizer_fields, typed
 from grpo_bench_trainer_megatron.headers import tensors_of
@@ -157,7 +158,7 @@ def test_what_bridge_exports_is_what_the_checkpoint_has() -> None:
 def test_a_converted_checkpoint_is_taken_from_the_same_stack_only(tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "versions", lambda: {"megatron-core": "0.19.2", "torch": "2.13.0"})
-    monkeypatch.setattr(cache, "_WHOLE", 100)
+    monkeypatch.setattr(seals, "WHOLE", 100)
     folder = tmp_path / "snapshots" / ("0" * 39 + "a")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")

@@ -82,6 +82,12 @@ class PluginError(GrpoBenchError):
 class WorkerLost(PluginError):
     """A worker process ended while it was needed."""
 
+    def again(self) -> WorkerLost:
+        """A copy, so that callers do not share one traceback."""
+        copy = WorkerLost(self.message, hint=self.hint, boundary=self.boundary)
+        copy.remote_traceback = self.remote_traceback
+        return copy
+
 
 class DeadlineExceeded(GrpoBenchError):
     """A hop took longer than its deadline."""

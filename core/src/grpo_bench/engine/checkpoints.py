@@ -19,7 +19,7 @@ from typing import Any
 from ..contract import Event, Kind, RunFolderError
 from ..contract.codec import from_jsonable, to_jsonable
 from ..observers.durable import sync
-from .seals import broken, seals
+from ..steps.seals import broken, seals
 
 _STATE = "state.json"
 _REMOVE = "remove this checkpoint folder to resume from the one before"

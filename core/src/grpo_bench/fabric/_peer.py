@@ -63,7 +63,7 @@ class Peer:
     async def _ask(self, request: bytes) -> Any:
         await self.frames.writable()
         if self._why is not None:
-            raise _again(self._why)
+            raise self._why.again()
         if not self.frames.connected and not self.lost:
             raise WorkerLost("the worker process is just being started")
         call_id = next(self._ids)
@@ -129,12 +129,5 @@ class Peer:
         self._why = await self._explain()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(_again(self._why))
+                answer.set_exception(self._why.again())
         self._over.set()
-
-
-def _again(error: WorkerLost) -> WorkerLost:
-    """A copy, so that callers do not share one traceback."""
-    copy = WorkerLost(error.message, hint=error.hint, boundary=error.boundary)
-    copy.remote_traceback = error.remote_traceback
-    return copy

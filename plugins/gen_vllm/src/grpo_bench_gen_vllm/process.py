@@ -94,14 +94,14 @@ class Process:
     def check(self) -> None:
         """WorkerLost where it has ended."""
         if self.ended.done():
-            raise _again(self.ended.result())
+            raise self.ended.result().again()
         if self.engine.errored:
             raise WorkerLost("vLLM's engine is in error", hint="its output is in the worker's log")
 
     async def _lost(self) -> WorkerLost:
         """Why it has ended. vLLM may know of an error before the process ends by it."""
         await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
-        return _again(self.ended.result()) if self.ended.done() else WorkerLost(
+        return self.ended.result().again() if self.ended.done() else WorkerLost(
             "vLLM's engine is in error", hint="its output is in the worker's log")
 
     async def close(self) -> None:
@@ -129,13 +129,6 @@ class Process:
         error.remote_traceback = "\n".join(tail)
         if not self.ended.done():
             self.ended.set_result(error)
-
-
-def _again(known: WorkerLost) -> WorkerLost:
-    """A copy, so that callers do not share one traceback."""
-    copy = WorkerLost(known.message, hint=known.hint)
-    copy.remote_traceback = known.remote_traceback
-    return copy
 
 
 def _ending(code: int | None) -> str:

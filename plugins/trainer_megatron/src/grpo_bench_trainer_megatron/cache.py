@@ -3,12 +3,12 @@
 
 Below the cache folder each checkpoint has a folder of its own, named by a hash of its configuration and weights and by
 the dtype the weights are computed in. It holds the weights in torch_dist form, which any layout can read, and
-``fingerprint.json``: model, revision, the versions that converted it, and a hash of what they wrote. What is missing is
-made at first use: under a temporary name, renamed when whole, while a lock on a file beside it makes other runs wait.
-One that another stack made, or whose files have changed, is refused and never replaced, since a run that is under way
-may read it.
+``fingerprint.json``: model, revision, the versions that converted it, and the seals of what they wrote. What is
+missing is made at first use: under a temporary name, renamed when whole, while a lock on a file beside it makes other
+runs wait. One that another stack made, or whose files have changed, is refused and never replaced, since a run that is
+under way may read it.
 
-Of files above 64 MiB the hashes cover head, size and samples; a whole read would take longer than converting.
+Files are hashed as :mod:`grpo_bench.steps.seals` says: to read large ones whole would take longer than converting.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from typing import Any
 import torch.distributed as dist
 
 from grpo_bench.contract import PluginError
+from grpo_bench.steps.seals import seal_of, seals
 
 from .checkpoints import read, versions, write
 
 NOTE, WEIGHTS = "fingerprint.json", "weights"
-_WHOLE = 64 * 2**20
-_SAMPLES, _SAMPLE = 64, 64 * 2**10
 _PATIENCE = timedelta(days=7)
 _REVISION = re.compile(r"[0-9a-f]{40}")
 
@@ -108,7 +107,7 @@ def _look(home: Path, checkpoint: Path, dtype: str) -> Any:
 def seal(place: Path, mine: Mapping[str, Any]) -> None:
     """Note beside converted weights whose they are and what they are."""
     with (place / NOTE).open("w", encoding="utf-8") as file:
-        file.write(json.dumps({**mine, "written": _hash(place / WEIGHTS, "*")}, indent=2) + "\n")
+        file.write(json.dumps({**mine, "written": seals(place / WEIGHTS)}, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -124,15 +123,16 @@ def refused(place: Path, mine: Mapping[str, Any]) -> PluginError | None:
             return PluginError(f"{place} was made with {name} {_shown(theirs.get(name))}, this run has "
                                f"{_shown(mine[name])}",
                                hint="remove that folder where no run uses it, or name another in trainer.cache")
-    if theirs.get("written") != _hash(place / WEIGHTS, "*"):
+    if theirs.get("written") != seals(place / WEIGHTS):
         return PluginError(f"{place} is damaged: its files are not those that were written", hint="remove that folder")
     return None
 
 
 def fingerprint(checkpoint: Path, dtype: str) -> dict[str, Any]:
     """What decides how a converted checkpoint comes out."""
-    return {"model": _hash(checkpoint, "config.json", "*.safetensors"), "dtype": dtype,
-            "revision": revision(checkpoint), "versions": versions()}
+    files = [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]
+    model = hashlib.sha256(json.dumps([(file.name, seal_of(file)) for file in files]).encode()).hexdigest()
+    return {"model": model, "dtype": dtype, "revision": revision(checkpoint), "versions": versions()}
 
 
 def revision(checkpoint: Path) -> str:
@@ -140,27 +140,6 @@ def revision(checkpoint: Path) -> str:
     real = checkpoint.resolve()
     known = real.parent.name == "snapshots" and _REVISION.fullmatch(real.name)
     return real.name if known else "unknown"
-
-
-def _hash(folder: Path, *patterns: str) -> str:
-    """Over names and contents of the files that match."""
-    digest = hashlib.sha256()
-    for file in [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]:
-        digest.update(file.name.encode() + b"\0")
-        _hash_file(file, digest)
-    return digest.hexdigest()
-
-
-def _hash_file(file: Path, digest: Any) -> None:
-    size = file.stat().st_size
-    digest.update(str(size).encode() + b"\0")
-    with file.open("rb") as opened:
-        if size <= _WHOLE:
-            digest.update(opened.read())
-            return
-        for number in range(_SAMPLES):
-            opened.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))
-            digest.update(opened.read(_SAMPLE))
 
 
 def _shown(value: Any) -> str:

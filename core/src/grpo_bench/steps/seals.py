@@ -1,7 +1,7 @@
 """Which files a checkpoint is made of, so that one whose files have changed since is noticed before it is used.
 
-A file up to 64 MiB is hashed whole. Of a larger one the size and samples spread over it are: reading all of a large
-policy's checkpoint again would take longer than training it a step.
+The seal of a file is a hash. A file up to 64 MiB is hashed whole. Of a larger one the size and samples spread over it
+are: reading all of a large policy's checkpoint again would take longer than training it a step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _SAMPLES, _SAMPLE = 64, 64 * 2**10
 
 
 def seals(folder: Path) -> dict[str, str]:
-    """A hash for each file below ``folder``, by its path there."""
-    return {path.relative_to(folder).as_posix(): _hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    """The seal of each file below ``folder``, by its path there."""
+    return {path.relative_to(folder).as_posix(): seal_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def broken(folder: Path, expected: Mapping[str, str]) -> str:
@@ -32,7 +32,7 @@ def broken(folder: Path, expected: Mapping[str, str]) -> str:
     return ""
 
 
-def _hash(file: Path) -> str:
+def seal_of(file: Path) -> str:
     size = file.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as opened:
