@@ -73,7 +73,7 @@ class Repair:
 
     def reset(self, index: int, **_: Any) -> None:
         self._task = WORLD.tasks[index]
-        self._sandbox = WORLD.wait(WORLD.environment.open(self._task, mounts={}, sockets=()))
+        self._sandbox = WORLD.wait(WORLD.environment.open(self._task, mounts={}, sockets={}))
         source = WORLD.wait(self._sandbox.read(self._task.prompt["path"]))
         self._episode = Episode(ToolCallConfig(), self._task, self._sandbox, source)
 

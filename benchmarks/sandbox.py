@@ -56,7 +56,7 @@ async def _measure(config: MiniRepairConfig) -> tuple[float, float, float]:
 
 
 async def _cycle(environment: MiniRepair, task: Task) -> None:
-    sandbox = await environment.open(task, mounts={}, sockets=())
+    sandbox = await environment.open(task, mounts={}, sockets={})
     try:
         await sandbox.exec(task.prompt["test_command"], timeout_s=5.0)
         await environment.score(task, await sandbox.diff())

@@ -89,7 +89,7 @@ FAULTS = [
     ("trainer/generator", "probe", "hang", "the probe after the refit", "limits.refit_s"),
     ("trainer/generator", "probe", "nan", "differ from the trainer's by nan", "refit.probe_bound"),
     ("environment", "start", "raise", "rollout-0.start", "engine.log"),
-    ("environment", "start", "hang", "the start of the rollout workers", "limits.sandbox_start_s"),
+    ("environment", "start", "hang", "the start of the rollout workers", "limits.start_s"),
     ("environment", "open", "raise", "12 sandbox_start", "limits.max_failed_share"),
     ("environment", "open", "hang", "sandbox_start took longer than 60 s", "limits.max_failed_share"),
     ("environment", "exec", "raise", "told to fail at exec", "limits.max_failed_share"),

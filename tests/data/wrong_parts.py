@@ -84,7 +84,7 @@ class WrongEnvironment(world.MockEnvironment):
             return replace(task, prompt={"statement": task.prompt["statement"]})
         return task
 
-    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> Any:
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> Any:
         if self._config.wrong == "hangs":
             await asyncio.Event().wait()
         await self.places.acquire()

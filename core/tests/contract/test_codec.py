@@ -90,9 +90,10 @@ def record(kind: Any) -> st.SearchStrategy[Any]:
 
 def test_the_types_that_can_cross():
     assert [item.__name__ for item in RECORDS] == [
-        "Address", "Boundary", "Event", "ExecResult", "Failure", "Finding", "Group", "GroupSpec", "Placement",
-        "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling", "Score", "Task", "TensorSpec",
-        "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn", "UpdateStats", "ValidationReport"]
+        "Address", "AgentEnd", "Boundary", "Entry", "Event", "ExecResult", "Failure", "Finding", "Group", "GroupSpec",
+        "Placement", "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling", "Score", "Task",
+        "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn", "UpdateStats",
+        "ValidationReport"]
     assert [item.__name__ for item in ENUMS] == [
         "Cause", "End", "FinishReason", "Kind", "Phase", "Purpose", "Role", "Status"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grpo_bench.contract import DeadlineExceeded, FinishReason, PluginError, Sample, TokenSequence
-from grpo_bench.policy import CallSuperseded, ConversationError, Session
+from grpo_bench.policy import CallSuperseded, ConversationError, Session, TurnLimit
 
 USER = {"role": "user", "content": "fix the function"}
 CALL = ("<tool_call>\n<function=edit>\n<parameter=line>\n3\n</parameter>\n<parameter=text>\n  a  =  [1,2]\n"
@@ -422,3 +422,25 @@ def test_conversations_that_cannot_be_rendered_say_where(bench: Make, messages: 
     with pytest.raises(ConversationError, match=match):
         asyncio.run(session.chat(messages, []))
     assert session.close().error is None
+
+
+def test_replies_are_granted_up_to_the_limit_and_asking_again_uses_one_up(bench: Make) -> None:
+    """Whoever asked again until a reply pleases would choose among samples."""
+    b = bench("one", "other", "third")
+    session = b.policy.open("r0", "group-0", b.open().sampling, 60.0, 2)
+    assert session.asked is None
+
+    async def run() -> None:
+        await session.chat([USER], TOOLS)
+        latest = await session.complete([USER], TOOLS)
+        assert session.replies == 2
+        with pytest.raises(TurnLimit, match="has had its 2 replies"):
+            await session.chat([USER], TOOLS)
+        session.retract(latest)
+        assert session.replies == 1
+        await session.chat([USER], TOOLS)
+
+    asyncio.run(run())
+    assert session.asked == {"messages": [USER], "tools": TOOLS}
+    assert [turn.sampled_ids.tolist() for turn in session.close().sequences[0].turns] == [
+        b.client.sample("third").ids.tolist()]

@@ -11,7 +11,7 @@ import grpo_bench.policy as policy
 def test_public_names() -> None:
     assert sorted(policy.__all__) == [
         "CallSuperseded", "ChatFormat", "Completion", "ConversationError", "Gateway", "Parsed", "Policy",
-        "RolloutRecord", "Session", "Ticket", "make_policy",
+        "RolloutRecord", "Session", "Ticket", "TurnLimit", "make_policy",
     ]
     assert all(getattr(policy, name) for name in policy.__all__)
 

@@ -63,7 +63,7 @@ def test_what_an_answer_leaves_running_is_killed(tmp_path: Path) -> None:
 def test_check_says_whether_the_told_case_comes_out() -> None:
     async def main() -> list[ExecResult]:
         environment = Environment(Config())
-        sandbox = await environment.open(environment.tasks("train")[0], mounts={}, sockets=())
+        sandbox = await environment.open(environment.tasks("train")[0], mounts={}, sockets={})
         results = [await sandbox.exec(["check"], timeout_s=10.0)]
         await sandbox.write(FILE, "right")
         results += [await sandbox.exec(["check"], timeout_s=10.0), await sandbox.exec(["ls", "-l"], timeout_s=10.0)]

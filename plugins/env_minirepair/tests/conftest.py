@@ -36,7 +36,7 @@ class Lab:
 
     def exec(self, source: str, *arguments: str, timeout_s: float = 20.0, stdin: str = "") -> ExecResult:
         async def go() -> ExecResult:
-            sandbox = await self.environment.open(a_task([]), mounts={}, sockets=())
+            sandbox = await self.environment.open(a_task([]), mounts={}, sockets={})
             await sandbox.write("attack.py", source)
             return await sandbox.exec(["python", "attack.py", *arguments], timeout_s=timeout_s, stdin=stdin)
 

@@ -104,7 +104,7 @@ def test_the_correct_program_passes_and_the_faulty_one_does_not(any_lab) -> None
         task = tasks[index]
 
         async def go(task=task, index=index):
-            sandbox = await any_lab.environment.open(task, mounts={}, sockets=())
+            sandbox = await any_lab.environment.open(task, mounts={}, sockets={})
             before = await sandbox.exec(task.prompt["test_command"], timeout_s=10)
             await sandbox.write(task.prompt["path"], "\n".join(draw("train", index).correct) + "\n")
             after = await sandbox.exec(task.prompt["test_command"], timeout_s=10)
@@ -121,7 +121,7 @@ def test_the_agents_tests_do_not_reach_the_grading(any_lab) -> None:
 
     async def go():
         task = any_lab.task(PLUS_ONE)
-        sandbox = await any_lab.environment.open(task, mounts={}, sockets=())
+        sandbox = await any_lab.environment.open(task, mounts={}, sockets={})
         await sandbox.write("visible_test.py", "print('fine')\n")
         await sandbox.write("math.py", "raise ValueError\n")
         result = await sandbox.exec(["python", "visible_test.py"], timeout_s=10)
@@ -133,7 +133,7 @@ def test_the_agents_tests_do_not_reach_the_grading(any_lab) -> None:
 
 def test_files_are_read_written_and_compared(any_lab) -> None:
     async def go():
-        sandbox = await any_lab.environment.open(any_lab.task([]), mounts={}, sockets=())
+        sandbox = await any_lab.environment.open(any_lab.task([]), mounts={}, sockets={})
         assert await sandbox.read("./solution.py") == "def f(x):\n    return x - 1\n"
         await sandbox.write("solution.py", "def f(x):\n    return x + 1")
         await sandbox.write("notes/new.txt", "a\n")
@@ -171,7 +171,7 @@ def test_programs_behave_as_programs(any_lab) -> None:
 
 def test_only_python_files_can_be_run(any_lab) -> None:
     async def go(*argv):
-        sandbox = await any_lab.environment.open(any_lab.task([]), mounts={}, sockets=())
+        sandbox = await any_lab.environment.open(any_lab.task([]), mounts={}, sockets={})
         return await sandbox.exec(argv, timeout_s=10)
 
     for argv in (("ls",), ("python",), ("python", "-c", "print(1)"), ("sh", "-c", "true"), ()):
@@ -182,7 +182,7 @@ def test_only_python_files_can_be_run(any_lab) -> None:
 
 def test_mounts_and_sockets_are_refused(any_lab) -> None:
     with pytest.raises(ValueError, match="neither mounts nor sockets"):
-        any_lab.wait(any_lab.environment.open(any_lab.task([]), mounts={"a": "b"}, sockets=()))
+        any_lab.wait(any_lab.environment.open(any_lab.task([]), mounts={"a": "b"}, sockets={}))
 
 
 def test_splits_have_the_configured_sizes() -> None:

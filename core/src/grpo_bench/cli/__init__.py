@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from . import check, compare, env, plan, plugins, profiles, report, resume, run
-from .options import Parser
+from .options import Parser, Verbs
 
 __all__ = ["main"]
 
@@ -25,9 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a path may hold what the terminal's encoding has no sign for
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     code = 0
     try:
+        arguments = _parser(argv).parse_args(argv)
         code = arguments.verb(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -56,14 +57,26 @@ def _write_nowhere() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> Parser:
+def _parser(argv: Sequence[str]) -> Parser:
     from .. import __version__
     parser = Parser(prog="grpo-bench", description="Measures how long a GRPO stack takes to reach a target pass@k.")
     parser.add_argument("--version", action="version", version=f"grpo-bench {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for module in (run, resume, plan, plugins, env, profiles, report, compare, check):
         module.add(verbs)
+    if (asked := next((word for word in argv if not word.startswith("-")), "")) not in verbs.choices:
+        _add_others(verbs, asked)
     return parser
+
+
+def _add_others(verbs: Verbs, asked: str) -> None:
+    """The verbs of installed distributions; only the one that is asked for is loaded."""
+    from ..registry.verbs import fill_verb, installed_verbs
+    found = [item for item in installed_verbs() if item.name not in verbs.choices]
+    for name, summary in {item.name: item.summary for item in found}.items():
+        parser = verbs.add_parser(name, help=summary)
+        if name == asked:
+            fill_verb(name, found, parser)
 
 
 def _exit_code(error: Exception) -> int:

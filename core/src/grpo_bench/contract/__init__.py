@@ -1,8 +1,8 @@
 """What the parts say to each other: values, role protocols, settings, events, errors. No I/O, no torch."""
 
 from .errors import (
-    BatchError, Boundary, DeadlineExceeded, GrpoBenchError, InputError, Interrupted, PlanError, PluginError,
-    RefitError, RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
+    BatchError, Boundary, DeadlineExceeded, GrpoBenchError, InputError, Interrupted, Missing, PlanError,
+    PluginError, RefitError, RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
 )
 from .events import Kind, Phase
 from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
@@ -10,8 +10,9 @@ from .history import canonical, settings_of, timeless
 from .observers import RunFacts, hookimpl
 from .plugin import API_VERSION, Capabilities, Plugin, Site, WorkerEnv, load_object
 from .roles import (
-    Agent, Clock, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware, PluginContext,
-    PolicyClient, PolicyFacts, Reply, Role, Ruleset, Sandbox, Score, ToolCall, Trainer,
+    Agent, AgentEnd, Clock, Entry, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware,
+    PluginContext, PolicyAccess, PolicyClient, PolicyFacts, Program, ProgramAgent, ProgramSandbox, Reply, Role, Ruleset,
+    Sandbox, Score, ToolCall, Trainer,
 )
 from .settings import (
     AdvantageSettings, CheckpointSettings, GrpoSettings, KLSettings, LimitSettings, LossSettings, MaskSettings,
@@ -25,13 +26,14 @@ from .values import (
 )
 
 __all__ = [
-    "API_VERSION", "Address", "AdvantageSettings", "Agent", "BatchError", "Boundary", "Capabilities", "Cause",
-    "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Environment", "Event", "ExecResult",
-    "FabricHandle", "Failure", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient", "Group",
-    "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted", "KLSettings",
-    "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Phase", "Placement", "PlanError", "Plugin",
-    "PluginContext", "PluginError", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "Purpose",
-    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
+    "API_VERSION", "Address", "AdvantageSettings", "Agent", "AgentEnd", "BatchError", "Boundary", "Capabilities",
+    "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
+    "ExecResult", "FabricHandle", "Failure", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient",
+    "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted",
+    "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase", "Placement",
+    "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
+    "PolicySettings", "Position", "Program", "ProgramAgent", "ProgramSandbox", "Purpose", "RefitError",
+    "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
     "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
     "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",

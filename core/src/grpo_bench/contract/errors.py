@@ -4,6 +4,7 @@
     ├── InputError            the user's input is wrong: one message, exit code 2, nothing started
     │   ├── RegistryError     registry.toml, --set, a profile
     │   ├── PlanError         parts that do not fit together
+    │   │   └── Missing       what they need is not on this machine
     │   └── RunFolderError    a path that is no run folder, or does not match
     ├── PluginError           a plugin raised, with the boundary it was crossed at
     │   └── WorkerLost        a worker process died
@@ -18,6 +19,7 @@ Every error says what, where, and what to do, and survives pickling and the work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -67,6 +69,16 @@ class RegistryError(InputError):
 
 class PlanError(InputError):
     """Parts of a profile do not fit together."""
+
+
+class Missing(PlanError):
+    """A profile that is valid asks for something that this machine does not have. ``items`` says what, one line each:
+    what it is, where it was looked for, what to do."""
+
+    def __init__(self, message: str, *, items: Sequence[str] = (), hint: str = "",
+                 boundary: Boundary | None = None) -> None:
+        super().__init__(message, hint=hint, boundary=boundary)
+        self.items = tuple(items) or (message,)
 
 
 class RunFolderError(InputError):

@@ -116,3 +116,7 @@ class WorkerContext:
     """``async connect(address) -> Remote``; a worker of this process is returned without serialisation."""
     clock: Any
     logger: Any
+    interpreter: str | None = None
+    """For a part made inside a worker: the python of its own environment, for programs that it starts."""
+    run_folder: str = ""
+    """For a part made inside a worker: the run's folder, for what it keeps there; empty where there is none."""

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from .fabric import Address, FabricHandle, Placement
 from .values import (
     End, Event, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
 )
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Role(StrEnum):
@@ -202,13 +205,61 @@ class Sandbox(Protocol):
         ...
 
 
+class Program(Protocol):
+    """A program that runs in a sandbox. What it writes is untrusted."""
+
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended; negative: the signal that ended it."""
+        ...
+
+    async def kill(self) -> None:
+        """End its whole tree, SIGTERM first, SIGKILL after a grace time; returns when nothing of it is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a process of this host moves into a sandbox, as one forked from a program that was loaded beforehand does.
+
+    It writes itself into the ``cgroups`` (paths of cgroup.procs), joins the ``namespaces`` (``user``, ``mnt``, ``pid``,
+    ``net``, ``ipc``, ``uts``) of process ``pid`` in that order, and takes ``uid``, ``gid``, ``limits`` (soft and hard,
+    by the names of RLIMIT_...), ``env`` and ``cwd``, the last as it is inside."""
+
+    pid: int
+    namespaces: tuple[str, ...]
+    uid: int
+    gid: int
+    cwd: str
+    env: Mapping[str, str]
+    limits: Mapping[str, int]
+    cgroups: tuple[str, ...]
+
+
+class ProgramSandbox(Sandbox, Protocol):
+    """A sandbox that programs can live in: what environments with the ability ``spawn`` open."""
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b"") -> Program:
+        """Start a program with nothing but ``env`` for its environment."""
+        ...
+
+    async def entry(self) -> Entry | None:
+        """The way in for a process of this host, good until ``close``, which kills what came in; None: there is none
+        here."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What grading says. ``reward`` None: it could not be graded. ``masked`` keeps the rollout out of the loss."""
+    """What grading says. ``reward`` None: it could not be graded. ``masked`` keeps the rollout out of the loss.
+    ``counters`` join those of the trajectory, such as ``tampering``."""
 
     reward: float | None
     masked: bool = False
     detail: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 class Environment(Protocol):
@@ -218,7 +269,10 @@ class Environment(Protocol):
 
     async def start(self) -> None: ...
 
-    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> Sandbox: ...
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> Sandbox:
+        """A fresh sandbox. Both map a path inside to one of this host: ``mounts`` are read-only, ``sockets`` are Unix
+        sockets, the only ways out."""
+        ...
 
     async def score(self, task: Task, patch: str) -> Score:
         """Grade a patch (a unified diff) in a fresh sandbox."""
@@ -260,6 +314,75 @@ class Agent(Protocol):
     A rollout counts as TRUNCATED where the record of the policy says so; without that, as COMPLETED."""
 
     async def run(self, task: Task, sandbox: Sandbox, policy: PolicyClient) -> End: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """How a program's rollout came to its normal end: COMPLETED, MAX_TURNS or TRUNCATED. ``reason`` is counted as
+    ``agent_<reason>``; ``masked`` keeps the rollout out of the loss."""
+
+    end: End
+    reason: str
+    masked: bool = False
+
+
+class PolicyAccess(Protocol):
+    """The policy as an agent that is a program reaches it: OpenAI's chat completions, without streaming, on a Unix
+    socket in the sandbox. What the program did there is told by this record and never by the program."""
+
+    @property
+    def socket(self) -> str:
+        """Path of the socket inside the sandbox."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """Bearer token of this rollout."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The only model there is."""
+        ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """What is stamped on each request; one may leave a field out, or send this value."""
+        ...
+
+    def replies(self) -> int:
+        """Replies granted so far, at most the agent's ``max_turns``; a request beyond is refused as ``max_turns``."""
+        ...
+
+    def truncated(self) -> bool:
+        """Whether the context limit ended the rollout."""
+        ...
+
+    def asked(self) -> Mapping[str, Any] | None:
+        """``messages`` and ``tools`` of the first request; None before it."""
+        ...
+
+
+class ProgramAgent(Protocol):
+    """An agent that is a program of its own and runs wholly inside the task's sandbox, where it is not trusted: turns
+    and tokens come from the policy's record, the patch from the sandbox's diff."""
+
+    @property
+    def max_turns(self) -> int:
+        """Replies that one rollout may have."""
+        ...
+
+    def mounts(self) -> Mapping[str, str]:
+        """What its sandboxes need, read-only: paths inside to paths of this host."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def run(self, task: Task, sandbox: ProgramSandbox, access: PolicyAccess) -> AgentEnd:
+        """Drive one task to its end; one that is not normal is an exception, TimeoutError where it took too long."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

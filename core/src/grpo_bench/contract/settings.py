@@ -222,7 +222,7 @@ class ValidationSettings(Settings):
 
 class LimitSettings(Settings):
     start_s: Seconds = 1800.0
-    """Seconds until the trainer has started, and the generator."""
+    """Seconds until the trainer has started, the generator, and the rollout workers after it."""
     queue_s: Seconds = 600.0
     """Seconds a rollout that was sent to a worker may wait for a place there."""
     sandbox_start_s: Seconds = 60.0

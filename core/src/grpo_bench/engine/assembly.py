@@ -57,8 +57,8 @@ class Assembly:
         with self.attributed(Role.GENERATOR if self.plan.rollouts_beside_engines else Role.ENVIRONMENT):
             self.workers = await self.fabric.start_group(self._rollout_group())
         with self.attributed(Role.ENVIRONMENT):
-            await within(self.workers.call_all("start"), self.plan.profile.limits.sandbox_start_s,
-                         "the start of the rollout workers", "limits.sandbox_start_s")
+            await within(self.workers.call_all("start"), self.plan.profile.limits.start_s,
+                         "the start of the rollout workers", "limits.start_s")
 
     async def close(self) -> None:
         """Close everything that was started, the workers first; what fails or hangs is logged, not raised."""
@@ -130,7 +130,8 @@ class Assembly:
             policy_config={"folder": str(plan.checkpoint.checkpoint), "max_context": profile.policy.max_context,
                            "enable_thinking": profile.policy.enable_thinking,
                            "tool_parser": profile.policy.tool_parser},
-            limits=profile.limits)
+            limits=profile.limits, program=plan.parts[Role.AGENT].descriptor.capabilities.form == "program",
+            run_folder=str(self._folder))
         placement = plan.placements.get("rollout", Placement())
         count = profile.rollout.workers or len(engines)
         return GroupSpec(name="rollout", target=TARGET, config=config,
@@ -141,7 +142,7 @@ class Assembly:
         part = self.plan.parts[role]
         model = type(part.config)
         return PluginSpec(part.descriptor.worker_factory or "", f"{model.__module__}:{model.__qualname__}",
-                          part.config.model_dump(mode="json"))
+                          part.config.model_dump(mode="json"), part.interpreter)
 
 
 async def within(work: Awaitable[T], seconds: float, what: str, setting: str) -> T:

@@ -177,8 +177,8 @@ class RolloutPool:
                 self._recorder.alarm("worker_lost", f"rollout worker {rank} ended and was started again")
 
     async def _start(self, rank: int) -> None:
-        await within(self._workers.call(rank, "start"), self._limits.sandbox_start_s,
-                     f"the start of rollout worker {rank}", "limits.sandbox_start_s")
+        await within(self._workers.call(rank, "start"), self._limits.start_s,
+                     f"the start of rollout worker {rank}", "limits.start_s")
 
     def _report(self, trajectory: Trajectory, attempt: int, rank: int) -> None:
         failure = trajectory.failure

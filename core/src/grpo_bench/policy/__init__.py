@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .chat_format import ChatFormat
 from .messages import ConversationError
-from .session import CallSuperseded, Completion, Policy, RolloutRecord, Session, make_policy
+from .session import CallSuperseded, Completion, Policy, RolloutRecord, Session, TurnLimit, make_policy
 from .toolcalls import Parsed
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallSuperseded", "ChatFormat", "Completion", "ConversationError", "Gateway", "Parsed", "Policy", "RolloutRecord",
-    "Session", "Ticket", "make_policy",
+    "Session", "Ticket", "TurnLimit", "make_policy",
 ]
 
 

@@ -22,7 +22,7 @@ from aiohttp import web
 from ..contract import Clock, DeadlineExceeded
 from .messages import ConversationError
 from .openai_form import RequestError, completion_body, read_body, read_request
-from .session import CallSuperseded, Session
+from .session import CallSuperseded, Session, TurnLimit
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _TOKEN_BYTES = 24
@@ -137,6 +137,8 @@ async def _errors_in_openai_form(request: web.Request, handler: _Handler) -> web
     except web.HTTPException as error:
         refused = RequestError(f"{request.method} {request.path}: {error.reason}", status=error.status,
                                code="unknown_url")
+    except TurnLimit as error:
+        refused = RequestError(str(error), status=403, kind="permission_error", code="max_turns")
     except CallSuperseded as error:
         refused = RequestError(str(error), status=409, kind="conflict_error", code="superseded")
     except DeadlineExceeded as error:

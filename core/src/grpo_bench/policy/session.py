@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,8 +27,15 @@ from .messages import CallMemory, ConversationError, prepare
 from .record import Prompt, Record, checked
 from .toolcalls import Parsed, typed_arguments
 
+if TYPE_CHECKING:
+    from .gateway import Gateway
+
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _NO_IDS, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
+
+
+class TurnLimit(RuntimeError):
+    """A rollout asked for more replies than it may have."""
 
 
 class CallSuperseded(RuntimeError):
@@ -75,9 +82,10 @@ class Policy:
         self._requests = 0
         self._told: set[asyncio.Task[None]] = set()
 
-    def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> Session:
-        """A session for one rollout; ``request_s`` seconds bound each reply."""
-        return Session(self, rollout_id, affinity, sampling, request_s)
+    def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float,
+             max_turns: int | None = None) -> Session:
+        """A session for one rollout; ``request_s`` seconds bound each reply, ``max_turns`` their number."""
+        return Session(self, rollout_id, affinity, sampling, request_s, max_turns)
 
     def new_request_id(self, rollout_id: str, turn: int) -> str:
         self._requests += 1
@@ -100,18 +108,29 @@ class Policy:
         self._told.add(task)
         task.add_done_callback(self._told.discard)
 
+    def gateway(self) -> Gateway:
+        """A server for sessions of this policy, not started."""
+        from .gateway import Gateway
+
+        return Gateway(self.clock)
+
     async def close(self) -> None:
         """Wait until the generator knows of every abort and release."""
         await asyncio.gather(*self._told)
 
 
 class Session:
-    """The policy as one rollout's agent sees it (a ``PolicyClient``)."""
+    """The policy as one rollout's agent sees it (a ``PolicyClient``). ``replies`` counts what it was given, replies
+    that it asked for again included; ``asked`` holds ``messages`` and ``tools`` of its first request."""
 
-    def __init__(self, policy: Policy, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> None:
+    def __init__(self, policy: Policy, rollout_id: str, affinity: str, sampling: Sampling, request_s: float,
+                 max_turns: int | None = None) -> None:
         self.rollout_id = rollout_id
         self.sampling = sampling
         self.format = policy.format
+        self.replies = 0
+        self.asked: Mapping[str, Any] | None = None
+        self._max_turns = max_turns
         self._policy = policy
         self._affinity = affinity
         self._request_s = request_s
@@ -134,7 +153,11 @@ class Session:
         """As :meth:`chat`, with the tokens."""
         if self._closed:
             raise CallSuperseded(f"rollout {self.rollout_id} has ended")
+        if self._max_turns is not None and self.replies >= self._max_turns:
+            raise TurnLimit(f"rollout {self.rollout_id} has had its {self._max_turns} replies")
         text = self.format.render(prepare(messages, self._memory), tools)
+        if self.asked is None:
+            self.asked = {"messages": list(messages), "tools": list(tools)}
         self._supersede()
         self._latest = None
         prompt = self._record.prompt(text)
@@ -159,7 +182,13 @@ class Session:
         if self._latest is completion:
             self._latest = None
             self._record.retract()
+            self.replies -= 1
             self._counters["lost_replies"] += 1
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the context limit ended the rollout."""
+        return self._truncated
 
     def close(self) -> RolloutRecord:
         """End the rollout; a call in flight is cancelled."""
@@ -180,6 +209,7 @@ class Session:
         started_at = clock.monotonic()
         sample = await self._sample(prompt.ids, sampling, turn)
         text = self._record.commit(prompt, sample, started_at=started_at, ended_at=clock.monotonic())
+        self.replies += 1
         not_finite = int(np.count_nonzero(~np.isfinite(sample.log_probabilities)))
         if not_finite:
             self._counters["nan_log_probabilities"] += not_finite

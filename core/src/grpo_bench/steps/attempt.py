@@ -14,14 +14,17 @@ import math
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from grpo_bench.contract import (
-    Agent, Cause, Clock, DeadlineExceeded, End, Environment, Failure, LimitSettings, PolicyClient, Sampling,
-    Sandbox, Task, TokenSequence, Trajectory,
+    AgentEnd, Cause, Clock, DeadlineExceeded, End, Environment, Failure, LimitSettings, PolicyClient, Sampling, Sandbox,
+    Task, TokenSequence, Trajectory,
 )
+
+from .meeting import Door, Gateway, Meeting
 
 NORMAL_ENDS = frozenset({End.COMPLETED, End.MAX_TURNS, End.TRUNCATED})
 CHARGED = {"queue": "queue", "sandbox_start": "sandbox_start", "diff": "environment", "score": "score"}
@@ -60,7 +63,10 @@ class PolicySession(PolicyClient, Protocol):
 class Policy(Protocol):
     """Opens sessions; made once per worker."""
 
-    def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float) -> PolicySession: ...
+    def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float,
+             max_turns: int | None = None) -> PolicySession: ...
+
+    def gateway(self) -> Gateway: ...
 
     def release(self, rollout_id: str) -> None:
         """The rollout asks no more; does not wait."""
@@ -74,7 +80,7 @@ class Parts:
     """What the rollouts of a worker share."""
 
     environment: Environment
-    agent: Agent
+    meeting: Meeting
     policy: Policy
     clock: Clock
     limits: LimitSettings
@@ -160,6 +166,7 @@ class Attempt:
         self._record: SessionRecord | None = None
         self._durations: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
+        self._masked = False
         self._hop = "queue"
         self._since = parts.clock.monotonic()
 
@@ -198,47 +205,62 @@ class Attempt:
             score = await self._parts.environment.score(self._task, patch)
         if score.reward is None or not math.isfinite(score.reward):
             raise _Stop(End.FAILED, Failure(Cause.SCORE, f"no reward ({score.reward}): {score.detail}"))
-        return self._trajectory(end, float(score.reward), masked=score.masked)
+        self._counters.update(score.counters)
+        self._masked |= score.masked
+        return self._trajectory(end, float(score.reward))
 
     async def _play(self) -> tuple[End, str]:
         """Sandbox, agent, diff: how the agent ended, and its patch."""
-        limits = self._parts.limits
-        async with self._hop_at("sandbox_start", Cause.SANDBOX_START, limits.sandbox_start_s):
-            sandbox = await self._parts.environment.open(self._task, mounts={}, sockets=())
-        try:
-            end = await self._converse(sandbox)
-            async with self._hop_at("diff", Cause.ENVIRONMENT, None):
-                return end, await sandbox.diff()
-        finally:
-            await self._close(sandbox)
-
-    async def _converse(self, sandbox: Sandbox) -> End:
+        parts, limits = self._parts, self._parts.limits
         affinity = f"{self._sampling.purpose.value}-{self._group_id}"
-        session = self._parts.policy.open(self._rollout_id, affinity, self._sampling, self._parts.limits.request_s)
+        session = parts.policy.open(self._rollout_id, affinity, self._sampling, limits.request_s,
+                                    parts.meeting.max_turns)
+        try:
+            async with AsyncExitStack() as stack:
+                async with self._hop_at("sandbox_start", Cause.SANDBOX_START, limits.sandbox_start_s):
+                    door = await stack.enter_async_context(parts.meeting.door(session))
+                    sandbox = await parts.environment.open(self._task, mounts=door.mounts, sockets=door.sockets)
+                stack.push_async_callback(self._close, sandbox)
+                end = await self._converse(sandbox, session, door)
+                async with self._hop_at("diff", Cause.ENVIRONMENT, None):
+                    return end, await sandbox.diff()
+        finally:
+            self._hang_up(session)
+
+    def _hang_up(self, session: PolicySession) -> SessionRecord:
+        """End the conversation, once; the record that it leaves."""
+        if self._record is None:
+            self._record = session.close()
+            self._parts.policy.release(self._rollout_id)
+        return self._record
+
+    async def _converse(self, sandbox: Sandbox, session: PolicySession, door: Door) -> End:
         watched = _Watched(sandbox)
         started = self._parts.clock.monotonic()
-        end: End | None = None
+        ended: AgentEnd | None = None
         raised: Exception | None = None
         self._enter("agent")
         try:
-            end = await self._parts.agent.run(self._task, cast(Sandbox, watched), session)
+            ended = await door.run(self._task, watched)
         except Exception as error:
             raised = error
         finally:
-            record = self._record = session.close()
-            self._parts.policy.release(self._rollout_id)
+            record = self._hang_up(session)
             self._charge("generate", record.generate_s)
             self._charge("environment", self._parts.clock.monotonic() - started - record.generate_s)
         if record.error is not None:
             raise _stop(Cause.GENERATOR, record.error) from raised
         if raised is not None:
             raise _stop(Cause.ENVIRONMENT if raised in watched.errors else Cause.AGENT, raised) from raised
-        if end is None or end not in NORMAL_ENDS:
-            message = f"an agent ends as one of {', '.join(sorted(NORMAL_ENDS))}, not {end!r}"
+        if ended is None or ended.end not in NORMAL_ENDS:
+            message = f"an agent ends as one of {', '.join(sorted(NORMAL_ENDS))}, not {ended and ended.end!r}"
             raise _Stop(End.FAILED, Failure(Cause.AGENT, message))
+        self._masked |= ended.masked
+        if ended.reason:
+            self._counters[f"agent_{ended.reason}"] += 1
         if record.truncated:
             return End.TRUNCATED
-        return End.COMPLETED if end is End.TRUNCATED else end
+        return End.COMPLETED if ended.end is End.TRUNCATED else ended.end
 
     async def _close(self, sandbox: Sandbox) -> None:
         """A sandbox that does not close is the environment's loss, not the rollout's."""
@@ -264,12 +286,11 @@ class Attempt:
     def _charge(self, duration: str, seconds: float) -> None:
         self._durations[duration] = self._durations.get(duration, 0.0) + max(0.0, seconds)
 
-    def _trajectory(self, end: End, reward: float | None, failure: Failure | None = None, *,
-                    masked: bool = False) -> Trajectory:
+    def _trajectory(self, end: End, reward: float | None, failure: Failure | None = None) -> Trajectory:
         record = self._record
         counters = self._counters + Counter(record.counters if record else {})
         return Trajectory(
             rollout_id=self._rollout_id, group_id=self._group_id, task_id=self._task.id,
             purpose=self._sampling.purpose, sequences=record.sequences if record else (), end=end, reward=reward,
-            failure=failure, masked=masked, durations=dict(self._durations), counters=dict(counters),
+            failure=failure, masked=self._masked, durations=dict(self._durations), counters=dict(counters),
         )

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import (
-    Address, Agent, Environment, LimitSettings, Sampling, Task, Trajectory, WorkerContext, load_object,
+    Address, Environment, LimitSettings, Sampling, Task, Trajectory, WorkerContext, load_object,
 )
 
-from .attempt import Attempt, Parts
+from .attempt import Attempt, Parts, Policy
+from .meeting import AsProgram, InProcess, Meeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +31,25 @@ class PluginSpec:
     factory: str
     model: str
     config: Mapping[str, Any]
+    interpreter: str | None = None
+    """The python of the part's own environment; None: it has none."""
 
 
 def worker_config(*, environment: PluginSpec, agent: PluginSpec, client: str, engines: tuple[Address, ...],
-                  policy: str, policy_config: Mapping[str, Any], limits: LimitSettings) -> dict[str, Any]:
+                  policy: str, policy_config: Mapping[str, Any], limits: LimitSettings, program: bool = False,
+                  run_folder: str = "") -> dict[str, Any]:
     """The ``config`` of a rollout worker's GroupSpec, as plain data with ``target`` :data:`TARGET`.
 
     ``client`` (``module:function``) makes a GeneratorClient from the Remotes of ``engines``; ``policy`` makes the
-    policy from ``(policy_config, client, clock)``.
+    policy from ``(policy_config, client, clock)``. ``program`` says that the agent is one (a ProgramAgent).
     """
     def plain(spec: PluginSpec) -> dict[str, Any]:
-        return {"factory": spec.factory, "model": spec.model, "config": dict(spec.config)}
+        return {"factory": spec.factory, "model": spec.model, "config": dict(spec.config),
+                "interpreter": spec.interpreter}
 
     return {"environment": plain(environment), "agent": plain(agent), "client": client, "engines": engines,
-            "policy": policy, "policy_config": dict(policy_config), "limits": limits.model_dump()}
+            "policy": policy, "policy_config": dict(policy_config), "limits": limits.model_dump(), "program": program,
+            "run_folder": run_folder}
 
 
 TARGET = "grpo_bench.steps.rollout:make"
@@ -78,15 +86,24 @@ class RolloutWorker:
         remotes = [await self._context.connect(address) for address in config["engines"]]
         client = load_object(config["client"])(remotes)
         environment: Environment = self._part("environment")
-        agent: Agent = self._part("agent")
-        policy = load_object(config["policy"])(config["policy_config"], client, self._context.clock)
-        self._parts = Parts(environment, agent, policy, self._context.clock, self._limits)
+        policy: Policy = load_object(config["policy"])(config["policy_config"], client, self._context.clock)
+        meeting = self._meeting(policy)
+        self._parts = Parts(environment, meeting, policy, self._context.clock, self._limits)
         await environment.start()
+        await meeting.start()
+
+    def _meeting(self, policy: Policy) -> Meeting:
+        agent, context = self._part("agent"), self._context
+        if not context.config["program"]:
+            return InProcess(agent)
+        return AsProgram(agent, policy.gateway(), Path(context.rendezvous), context.rank)
 
     def _part(self, name: str) -> Any:
         spec = self._context.config[name]
         config = load_object(spec["model"]).model_validate(spec["config"])
-        return load_object(spec["factory"])(config, replace(self._context, config=config))
+        return load_object(spec["factory"])(config, replace(
+            self._context, config=config, interpreter=spec["interpreter"],
+            run_folder=self._context.config["run_folder"]))
 
     async def run(self, task: Task, rollout_id: str, group_id: int, sampling: Sampling) -> Trajectory:
         """Play one rollout to its end. Whatever fails is told in the trajectory."""
@@ -122,8 +139,8 @@ class RolloutWorker:
         for rollout_id in list(self._running):
             await self.abort(rollout_id)
         if self._parts is not None:
-            try:
-                await self._parts.policy.close()
-            finally:
-                await self._parts.environment.close()
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._parts.environment.close)
+                stack.push_async_callback(self._parts.policy.close)
+                stack.push_async_callback(self._parts.meeting.close)
 

@@ -57,7 +57,7 @@ class EnvironmentRig(Rig):
         return self.lister.tasks(self.splits[0])[0]
 
     async def sandbox(self) -> Sandbox:
-        return await self.environment.open(self.task, mounts={}, sockets=())
+        return await self.environment.open(self.task, mounts={}, sockets={})
 
     def can(self, ability: str) -> None:
         self.needs(ability in self.descriptor.capabilities.sandbox, f"its sandboxes do not offer {ability!r}")

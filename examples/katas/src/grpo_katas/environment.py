@@ -28,7 +28,7 @@ class Environment:
     async def start(self) -> None:
         """Once per rollout worker, before its first sandbox."""
 
-    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> KataSandbox:
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> KataSandbox:
         """A working copy in the task's first state, which shares nothing with any other."""
         return KataSandbox(task.payload["files"], task.payload["cases"][0], self._evaluator)
 

@@ -61,7 +61,7 @@ class MiniRepair:
     async def start(self) -> None:
         await self._pool.start()
 
-    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> MiniRepairSandbox:
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> MiniRepairSandbox:
         if mounts or sockets:
             raise ValueError("minirepair's sandbox takes neither mounts nor sockets; use an agent that runs in process")
         return MiniRepairSandbox(task.prompt["files"], self._pool, self._config)

@@ -70,7 +70,7 @@ class MockEnvironment:
     async def start(self) -> None:
         await self._faults.at("start")
 
-    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Sequence[str]) -> Sandbox:
+    async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> Sandbox:
         await self._faults.at("open", task=task.id, about=task.id)
         await spend(self._config.open_s)
         return MockSandbox(task, self._config, self._faults)
