@@ -2,7 +2,7 @@
 #
 #   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
 #   make test [ARGS="-k journal"]                 all tests that one environment can run
-#   make test-real [ARGS=...]                     those that need vLLM or Megatron, in environments built for them
+#   make test-real [ARGS=...]                     those that need vLLM, Megatron, OpenHands or sandboxes
 #   make lint                                     style, types, import rules
 #   make bench [ARGS=...]                         speed, as ratios within one run
 #   make setup                                    only set up: .venv/bin/grpo-bench
@@ -10,13 +10,15 @@
 #   make clean                                    remove what set-up made
 #
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
-# ENVIRONMENTS are those that test-real builds (docs/environments.md): they stay in the user's cache, 5 GB together.
+# ENVIRONMENTS are those that test-real builds (docs/environments.md): they stay in the user's cache, 7 GB together. TOOLS
+# are the programs it needs, each with the package that brings it: where one is missing, apt installs it for root.
 
 PYTHON ?= python3
 PROFILE ?= laptop
 ARGS ?=
 TORCH_INDEX ?=
-ENVIRONMENTS ?= megatron vllm
+ENVIRONMENTS ?= megatron vllm openhands
+TOOLS := bwrap:bubblewrap tmux:tmux git:git
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-real lint bench check clean
+.PHONY: help setup run test test-real tools lint bench check clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -39,9 +41,23 @@ run: setup
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-real: setup
+test-real: setup tools
 	@$(BIN)/grpo-bench env build $(ENVIRONMENTS) $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	@$(BIN)/grpo-bench tasks build --set swe
 	@$(BIN)/python -m pytest --real -m real $(ARGS)
+
+tools:
+	@packages=; \
+	for tool in $(TOOLS); do \
+	    command -v $${tool%:*} >/dev/null || packages="$$packages $${tool#*:}"; \
+	done; \
+	if [ -z "$$packages" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing$$packages"; \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$packages >/dev/null; \
+	else \
+	    echo "test-real needs$$packages; on Debian or Ubuntu: apt install$$packages" >&2; exit 1; \
+	fi
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -1,11 +1,13 @@
 """For every test of the repository: property tests are bounded by examples, never by time, and SIGINT interrupts.
 
-Tests of real vLLM or Megatron are marked ``real(NAME, ...)`` with the environments they need. Without ``--real`` they
-are skipped, each with that reason; with it, an environment that is not built ends the session before any test.
+Tests of real parts are marked ``real(NAME, ...)`` with what they need: environments of workers, tools on PATH. Without
+``--real`` they are skipped, each with that reason; with it, an environment that is not built or a tool that is missing
+ends the session before any test. Only a tool that few systems package is skipped by name then too.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 
@@ -19,39 +21,51 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job in the back
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TOOLS = {"bwrap": "bubblewrap", "git": "git", "tmux": "tmux"}
+"""Programs that tests need, with the packages that bring them."""
+RARE_TOOLS = {"apptainer": "no Apptainer on PATH; few distributions package it"}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", action="store_true", help="run the tests that need environments of their own; see "
                      "`grpo-bench env list`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real(*names): needs these environments of workers; runs under --real only")
+    config.addinivalue_line("markers", "real(*names): needs these environments of workers and tools; runs under --real "
+                            "only")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    needs = {item: _environments(item) for item in items if item.get_closest_marker("real") is not None}
+    needs = {item: _needs(item) for item in items if item.get_closest_marker("real") is not None}
     if config.getoption("--real"):
-        _check_built(sorted({name for names in needs.values() for name in names}))
+        lacking = {name: why for name, why in RARE_TOOLS.items() if shutil.which(name) is None}
+        for item, names in needs.items():
+            for name in names & lacking.keys():
+                item.add_marker(pytest.mark.skip(reason=lacking[name]))
+        _check_there(sorted({name for names in needs.values() for name in names} - RARE_TOOLS.keys()))
         return
     for item, names in needs.items():
-        plural = "s" if len(names) > 1 else ""
-        item.add_marker(pytest.mark.skip(reason=f"needs environment{plural} {', '.join(names)}: make test-real"))
+        item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(names))}: make test-real"))
 
 
-def _environments(item: pytest.Item) -> list[str]:
-    names = sorted({name for mark in item.iter_markers("real") for name in mark.args})
+def _needs(item: pytest.Item) -> set[str]:
+    names = {name for mark in item.iter_markers("real") for name in mark.args}
     if not names:
-        raise pytest.UsageError(f"{item.nodeid}: the mark real names no environment")
+        raise pytest.UsageError(f"{item.nodeid}: the mark real names nothing")
     return names
 
 
-def _check_built(names: list[str]) -> None:
+def _check_there(names: list[str]) -> None:
     from grpo_bench.contract import PlanError
     from grpo_bench.registry.envs import built, named
 
+    if tools := [name for name in names if name in TOOLS and shutil.which(name) is None]:
+        packages = " ".join(TOOLS[name] for name in tools)
+        raise pytest.UsageError(f"not installed: {', '.join(tools)}; on Debian or Ubuntu: apt install {packages}")
     try:
-        missing = [name for name in names if built(named(name)) is None]
+        missing = [name for name in names if name not in TOOLS and built(named(name)) is None]
     except PlanError as error:
         raise pytest.UsageError(error.message) from None
     if missing:

@@ -1,8 +1,9 @@
-"""How fast minirepair opens a working copy, runs the visible tests in it and grades it, beside starting an interpreter.
+"""How fast sandboxes are: minirepair's working copies, and the whole sandboxes of real software tasks.
 
-One cycle is what one rollout with one test run asks of the environment: two runs in isolation. The interpreter is
-started and awaited one after another; cycles run one after another too, and then as many at once as there are fork
-servers.
+A cycle of minirepair is what one rollout with one test run asks of the environment: two runs in isolation. The
+interpreter is started and awaited one after another; cycles run one after another too, and then as many at once as
+there are fork servers. A whole sandbox is opened, runs a command, and gives its diff, beside a working copy
+that nothing isolates; 64 of them then stand open side by side.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from grpo_bench.contract import Task
 from grpo_bench_env_minirepair.config import MiniRepairConfig
 from grpo_bench_env_minirepair.environment import MiniRepair
+from grpo_bench_sandbox import BackendName, Limits, SandboxSpec, available, backend
 
 from . import Result
 
 _ROUNDS, _CYCLES, _STARTS = 5, 60, 8
+_SANDBOXES, _SIDE_BY_SIDE = 20, 64
 
 
 def run() -> Iterator[Result]:
@@ -28,6 +33,55 @@ def run() -> Iterator[Result]:
     single, several, bare = asyncio.run(_measure(config))
     yield Result("a sandbox cycle", single, "python -c pass", bare)
     yield Result(f"a sandbox cycle, {config.parallel} at once", several, "python -c pass", bare)
+    yield from _whole()
+
+
+def _whole() -> Iterator[Result]:
+    """Sandboxes of bubblewrap beside working copies that nothing isolates."""
+    if (reason := available()["bwrap"]) is not None:
+        print(f"whole sandboxes are not timed: {reason}")
+        return
+    with TemporaryDirectory() as folder:
+        for command in (["init", "-q"], ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q",
+                                         "--allow-empty", "-m", "b"]):
+            subprocess.run(["git", "-C", folder, *command], check=True)
+        spec = SandboxSpec(source=Path(folder))
+        ours, bare = asyncio.run(_steps("bwrap", spec)), asyncio.run(_steps("process", spec))
+        for what, taken, beside in zip(("opening a sandbox", "a command in it", "its diff", "all of it"), ours, bare):
+            yield Result(what, taken, "without isolation", beside)
+        together = asyncio.run(_side_by_side("bwrap", spec))
+        yield Result(f"all of it, {_SIDE_BY_SIDE} side by side", together / _SIDE_BY_SIDE, "alone", ours[-1])
+
+
+async def _steps(name: BackendName, spec: SandboxSpec) -> tuple[float, ...]:
+    """Median seconds of opening, of a command, of the diff, of all with closing."""
+    taken = []
+    for _ in range(_SANDBOXES):
+        started = time.perf_counter()
+        box = await backend(name).open(spec, Limits())
+        opened = time.perf_counter()
+        await box.exec(["true"], timeout_s=60.0)
+        ran = time.perf_counter()
+        await box.diff()
+        compared = time.perf_counter()
+        await box.close()
+        taken.append((opened - started, ran - opened, compared - ran, time.perf_counter() - started))
+    return tuple(median(column) for column in zip(*taken))
+
+
+async def _side_by_side(name: BackendName, spec: SandboxSpec) -> float:
+    """Seconds in which so many sandboxes are opened, used while all of them are open, and closed; all must work."""
+    started = time.perf_counter()
+    boxes = await asyncio.gather(*(backend(name).open(spec, Limits()) for _ in range(_SIDE_BY_SIDE)))
+    try:
+        results = await asyncio.gather(*(box.exec(["echo", "here"], timeout_s=120.0) for box in boxes))
+        await asyncio.gather(*(box.diff() for box in boxes))
+    finally:
+        await asyncio.gather(*(box.close() for box in boxes))
+    failed = sum(result.stdout != "here\n" for result in results)
+    if failed:
+        raise RuntimeError(f"{failed} of {_SIDE_BY_SIDE} sandboxes side by side did not work")
+    return time.perf_counter() - started
 
 
 async def _measure(config: MiniRepairConfig) -> tuple[float, float, float]:

@@ -97,7 +97,7 @@ def test_a_whole_policy_passes_the_same_way(bench) -> None:
 def test_a_policy_that_is_no_folder(
         bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as in a script; pytest's has one
-    said = refuse(capsys, bench.folder, "plan", "--profile", "base", f'--set=policy.checkpoint="{text}"')
+    said = refuse(capsys, bench.folder, "run", "--profile", "base", f'--set=policy.checkpoint="{text}"')
     assert said.startswith("grpo-bench: --set policy.checkpoint: ")
 
 

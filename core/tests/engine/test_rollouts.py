@@ -113,6 +113,18 @@ def test_a_rollout_that_is_no_sample_is_started_again_under_another_id_up_to_the
     pool_test(body, workers=Workers(script=script), rollout_retries=2)
 
 
+def test_a_patch_that_steered_its_grading_is_an_alarm():
+    script = {name: Trajectory(name, 7, "task", Purpose.TRAIN, (), End.COMPLETED, 0.0, None, counters=counters)
+              for name, counters in (("g.1", {"tampering": 1}), ("g.2", {"malformed_calls": 2}))}
+
+    async def body(pool, workers, events):
+        await group(pool)
+        alarms = [event.data for event in events if event.kind == Kind.ALARM]
+        assert len(alarms) == 1 and "task task was tampered with" in alarms[0]["message"]
+
+    pool_test(body, workers=Workers(script=script))
+
+
 def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
     lost = {f"g.{index}": WorkerLost("gone") for index in range(4)}
 

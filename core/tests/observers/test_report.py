@@ -160,6 +160,25 @@ def test_what_a_run_writes_at_its_end_is_what_its_journal_gives(tmp_path: Path, 
         assert (live / name).read_text() == (again / name).read_text()
 
 
+def test_what_happened_in_rollouts_is_counted(tmp_path: Path, history: Any) -> None:
+    history.start()
+    history.step = 1
+    history.rollout("a", counters={"malformed_calls": 3, "agent_finished": 1})
+    history.rollout("b", counters={"malformed_calls": 2, "tampering": 1, "split_sequences": 0}, attempt=1)
+    history.rollout("c", "validation", counters={"agent_finished": 1})
+    history.end(Status.COMPLETED)
+    page = report(tmp_path, history)
+    for words in ("agent finished 1 in 1 1 in 1", "malformed calls 5 in 2 0 in 0", "retries 1 in 1 0 in 0",
+                  "tampering 1 in 1 0 in 0"):
+        assert words in page.text
+    assert "split sequences" not in page.text
+    assert [cell.get("class") for cell in page.all("td")].count("bad") == 1
+
+
+def test_a_run_in_which_nothing_is_counted_has_no_table_of_it(tmp_path: Path, met: Any) -> None:
+    assert "What happened in rollouts" not in report(tmp_path, met).text
+
+
 def test_a_single_step_is_still_a_picture(tmp_path: Path, history: Any) -> None:
     history.start(target=None, metric=None)
     history.step = 1

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from grpo_bench.contract import GrpoBenchError, PlanError, WorkerEnv
 from grpo_bench.registry.envs import build, built, known, locate, named, places
 from grpo_bench.registry.envs_lock import read_lock
+from grpo_bench.registry.envs_python import find_python
 
 THIS = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
@@ -210,6 +212,20 @@ def test_no_interpreter_fits(rooms, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(PlanError) as caught:
         build(env_of("later"), print, python=sys.executable)
     assert caught.value.message == f"environment 'later' needs Python >=3.99; {sys.executable} is {own}"
+
+
+@pytest.mark.parametrize(("variable", "folder"), [("PYENV_ROOT", "versions/3.29.4"),
+                                                 ("UV_PYTHON_INSTALL_DIR", "cpython-3.29.4-linux-x86_64-gnu")])
+def test_an_interpreter_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str,
+                                                folder: str) -> None:
+    python = tmp_path / folder / "bin/python3.29"
+    python.parent.mkdir(parents=True)
+    said = '{"version": "3.29.4", "able": true, "stamps": []}'
+    python.write_text(f"#!/bin/sh\necho '{said}'\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(variable, str(tmp_path))
+    found = find_python("later", SpecifierSet(">=3.29,<3.30"))
+    assert (found.path, found.version, found.tag) == (str(python), "3.29.4", "cp329")
 
 
 def test_a_step_that_fails_leaves_its_output_and_nothing_else(rooms, built_once: Path) -> None:

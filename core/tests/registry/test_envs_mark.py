@@ -27,7 +27,7 @@ def test_in_none():
 """
 
 
-def pytest_says(rooms, *arguments: str) -> str:
+def pytest_says(rooms, *arguments: str, path: str = os.environ["PATH"]) -> str:
     """What pytest prints in a tree with the repository's conftest and the tests above."""
     tree = rooms.workshop.folder / "tree"
     if not tree.exists():
@@ -35,8 +35,8 @@ def pytest_says(rooms, *arguments: str) -> str:
         shutil.copy(REPOSITORY / "conftest.py", tree)
         (tree / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-ra", "--strict-markers", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(rooms.workshop.site)}, text=True,
-                          timeout=300, capture_output=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(rooms.workshop.site), "PATH": path}
+    done = subprocess.run(command, cwd=tree, env=env, text=True, timeout=300, capture_output=True, check=False)
     return f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
 
 
@@ -44,8 +44,8 @@ def test_real_tests_are_skipped_by_name_and_run_where_their_environments_are_bui
     rooms.plugin(name="roomy")
     plain = pytest_says(rooms)
     assert "1 passed, 2 skipped" in plain and "exit code 0" in plain
-    assert "needs environment roomy: make test-real" in plain
-    assert "needs environments roomy, spare: make test-real" in plain
+    assert "needs roomy: make test-real" in plain
+    assert "needs roomy, spare: make test-real" in plain
 
     missing = pytest_says(rooms, "--real", "-k", "in_it")
     assert "exit code 4" in missing
@@ -54,3 +54,28 @@ def test_real_tests_are_skipped_by_name_and_run_where_their_environments_are_bui
     rooms.pretend("roomy")
     assert "1 passed" in pytest_says(rooms, "--real", "-k", "in_it")
     assert "no installed plugin has an environment 'spare'" in pytest_says(rooms, "--real")
+
+
+def test_tools_are_needed_too_and_rare_ones_are_skipped_by_name(rooms, tmp_path: Path) -> None:
+    tools = """
+import pytest
+
+@pytest.mark.real("bwrap")
+def test_with_bwrap():
+    pass
+
+@pytest.mark.real("apptainer", "bwrap")
+def test_with_apptainer():
+    pass
+"""
+    pytest_says(rooms)
+    (rooms.workshop.folder / "tree" / "test_it.py").write_text(tools)
+    path = tmp_path / "bin"
+    path.mkdir()
+    bare = pytest_says(rooms, "--real", path=str(path))
+    assert "exit code 4" in bare
+    assert "not installed: bwrap; on Debian or Ubuntu: apt install bubblewrap" in bare
+    (path / "bwrap").touch(0o755)
+    some = pytest_says(rooms, "--real", path=str(path))
+    assert "1 passed, 1 skipped" in some and "no Apptainer on PATH" in some
+    assert "needs apptainer, bwrap: make test-real" in pytest_says(rooms, path=str(path))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_bench.contract import LossSettings, Placement, PlanError, PolicyFacts, Site
+from grpo_bench.contract import LossSettings, Missing, Placement, PlanError, PolicyFacts, Site
 from grpo_bench_gen_vllm import VllmGeneratorConfig, plugin
 from grpo_bench_gen_vllm.arguments import engine_arguments
 from grpo_bench_gen_vllm.plan import describe, narrow
@@ -168,6 +168,20 @@ def test_whole_numbers_and_classes_pass_where_vllm_takes_them(dense: Path) -> No
 ])
 def test_what_cannot_run_on_a_cpu_is_refused(dense: Path, settings: dict[str, Any], message: str) -> None:
     assert message in refusal(settings, site(dense, CPU))
+
+
+def test_all_that_the_machine_lacks_is_said_at_once(dense: Path) -> None:
+    config = VllmGeneratorConfig(**BENCHMARK)
+    bare = site(dense, CPU)
+    unknown = replace(bare, policy=PolicyFacts(dense / "nowhere", 512, 0))
+    with pytest.raises(Missing) as caught:
+        describe(config, unknown)
+    gpus, graphs, moe, experts = caught.value.items
+    assert gpus.startswith("24 engines of 8 processes take 192 GPUs; this machine has none")
+    assert 'cuda_graphs = "full_and_piecewise"' in graphs and "moe_backend" in moe and "expert_parallel" in experts
+    for machine, has in ({}, "none"), ({"gpus": 4}, "4"):
+        with pytest.raises(Missing, match=f"take 192 GPUs; this machine has {has}"):
+            describe(config, replace(unknown, inventory={}, machine=machine))
 
 
 def test_a_vllm_without_its_devices_runs_nothing(dense: Path) -> None:

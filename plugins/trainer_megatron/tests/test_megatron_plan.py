@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from grpo_bench.contract import (
-    KLSettings, LossSettings, Placement, PlanError, PolicyFacts, Purpose, SamplingSettings, Site,
+    KLSettings, LossSettings, Placement, Missing, PlanError, PolicyFacts, Purpose, SamplingSettings, Site,
 )
 from grpo_bench_trainer_megatron import MegatronTrainerConfig, plugin
 from grpo_bench_trainer_megatron.memory import memory_of
@@ -185,10 +185,30 @@ def test_what_a_gpu_environment_lacks_is_named(tmp_path: Path) -> None:
     assert "a kernel of Apex" in refusal(tmp_path, gpus(apex=False), fusions=True)
     bare = describe(MegatronTrainerConfig(), site_of(head_only(tmp_path, MOE, small()), gpus(apex=False)))
     assert bare["not_possible"] == {"gradient_accumulation_fusion": "no Apex"}
-    assert "4 ranks need a GPU each" in refusal(tmp_path, gpus(count=2), tensor_parallel=4)
+    assert "4 ranks need a GPU each; here 1 machine has 2" in refusal(tmp_path, gpus(count=2), tensor_parallel=4)
     folder = head_only(tmp_path, MOE, small())
     two = site_of(folder, gpus(count=2), nodes=("a", "b"))
     assert describe(MegatronTrainerConfig(tensor_parallel=4), two)["ranks"] == 4
+
+
+def test_all_that_the_machine_lacks_is_said_at_once(tmp_path: Path) -> None:
+    asked = MegatronTrainerConfig(tensor_parallel=4, attention="flash", grouped_gemm=True, dispatcher="flex")
+    unknown = replace(site_of(tmp_path, inventory()), policy=PolicyFacts(tmp_path, 128, 0))
+    for site in (site_of(head_only(tmp_path / "here", MOE, small()), inventory()), unknown):
+        with pytest.raises(Missing) as caught:
+            describe(asked, site)
+        gpus, engine, flex = caught.value.items
+        assert gpus.startswith("4 ranks need a GPU each; here 1 machine has none")
+        assert engine.startswith("trainer.attention, trainer.grouped_gemm need Transformer Engine on a GPU")
+        assert flex.startswith('trainer.dispatcher = "flex" with hybridep')
+
+
+def test_gpus_are_counted_where_no_environment_tells(tmp_path: Path) -> None:
+    bare = replace(site_of(tmp_path, {}), policy=PolicyFacts(tmp_path, 128, 0))
+    with pytest.raises(Missing, match="1 rank needs a GPU each; here 1 machine has none"):
+        describe(MegatronTrainerConfig(attention="flash"), bare)
+    with pytest.raises(Missing, match="4 ranks need a GPU each; here 1 machine has 2"):
+        describe(MegatronTrainerConfig(attention="flash", tensor_parallel=4), replace(bare, machine={"gpus": 2}))
 
 
 def test_a_gated_delta_net_packs_with_its_kernels_only(tmp_path: Path) -> None:

@@ -50,15 +50,25 @@ def resolved_by(arguments: argparse.Namespace) -> Resolved:
 
 
 def planned_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
-    """That profile and its plan, the policy's chat format tried out as well."""
+    """That profile and its plan, the policy's chat format tried out as well; Missing where this machine lacks part."""
+    from ..registry.missing import lacking
+    resolved, plan = surveyed_by(arguments)
+    if plan.missing:
+        raise lacking(plan.name, plan.missing)
+    return resolved, plan
+
+
+def surveyed_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
+    """The same, with a plan that may miss something."""
     from ..contract import InputError
     from ..policy import ChatFormat
-    from ..registry import make_plan
+    from ..registry import survey
     resolved = resolved_by(arguments)
-    plan = make_plan(resolved, arguments.seed)
+    plan = survey(resolved, arguments.seed)
     policy, found = plan.profile.policy, plan.checkpoint
     try:
-        ChatFormat(found.checkpoint, policy.enable_thinking, policy.tool_parser).check(found.vocab_size)
+        if found.vocab_size:
+            ChatFormat(found.checkpoint, policy.enable_thinking, policy.tool_parser).check(found.vocab_size)
     except InputError as error:
         raise resolved.merged.error(("policy", "checkpoint"), error.message, hint=error.hint) from error
     return resolved, plan

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .columns import say, width
-from .options import Verbs, add_profile_options, planned_by
+from .options import Verbs, add_profile_options, surveyed_by
 from .profiles import account
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    resolved, plan = planned_by(arguments)
+    resolved, plan = surveyed_by(arguments)
     if arguments.json:
         explained = {item.key: str(item.origin) for item in plan.explained} if arguments.explain else None
         print(json.dumps({**plan.to_json(), **({"explain": explained} if explained else {})}))
@@ -39,7 +39,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         print("\n".join(account(resolved, plan.explained)))
     else:
         say(*_lines(plan, max(NARROWEST, width() or WIDTH)))
-    return 0
+    return 1 if plan.missing else 0
 
 
 def _lines(plan: Plan, room: int) -> Iterator[str]:
@@ -57,6 +57,10 @@ def _lines(plan: Plan, room: int) -> Iterator[str]:
     yield "scored: yes" if plan.scored else "scored: no"
     for reason in plan.unscored:
         yield from _wrapped(f"  {reason}", room, 4)
+    if plan.missing:
+        yield from ("", "missing on this machine:")
+    for line in plan.missing:
+        yield from _wrapped(f"  {line}", room, 4)
 
 
 def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
@@ -64,7 +68,7 @@ def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
     workers = [f"{place.workers} x {place.threads} threads"] if place else []
     yield from _wrapped(f"{role:<{_LABEL}}" + ", ".join([part.name, f"{part.distribution} {part.version}", *workers]),
                         room, _LABEL)
-    env = f"environment {part.env}: {part.interpreter}" if part.env else ""
+    env = f"environment {part.env}: {part.interpreter or 'not built'}" if part.env else ""
     facts = "; ".join(f"{key} {_fact(value)}" for key, value in part.facts.items() if not isinstance(value, Mapping))
     tables = [f"{key}: {_fact(value)}" for key, value in part.facts.items() if isinstance(value, Mapping)]
     lacking = [f"not here: {name} ({why})" for name, why in part.descriptor.capabilities.lacking.items()]
@@ -83,19 +87,21 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
     grpo, schedule, validation = plan.profile.grpo, plan.profile.schedule, plan.profile.validation
     goal = f"{metric_label(validation.metric, validation.k)} >= {validation.target:g}" if (
         validation.target is not None) else "none: all steps run"
-    rollout = plan.placements["rollout"]
+    vocabulary = f"{plan.checkpoint.vocab_size} tokens in the vocabulary" if plan.checkpoint.vocab_size else "not here"
+    validated = len(plan.validation_tasks) if validation.split in plan.tasks else validation.max_tasks or "all"
+    rollout = plan.placements.get("rollout")
+    workers = f"workers {rollout.workers}, each with" if rollout else "each worker"
     return [
-        ("policy", f"{plan.checkpoint.checkpoint}, {plan.checkpoint.vocab_size} tokens in the vocabulary, "
-                   f"at most {plan.checkpoint.max_context} in a sequence"),
+        ("policy", f"{plan.checkpoint.checkpoint}, {vocabulary}, at most {plan.checkpoint.max_context} in a sequence"),
         ("step", f"{grpo.prompts_per_step} prompts x {grpo.generations_per_prompt} rollouts, at most "
                  f"{grpo.max_steps} steps"),
         ("schedule", "sync" if schedule.mode == "sync" else f"async, max age {schedule.max_age}, {schedule.in_flight}"),
-        ("validation", f"{len(plan.validation_tasks)} tasks x {validation.k} rollouts, "
+        ("validation", f"{validated} tasks x {validation.k} rollouts, "
                        f"{validated_when(validation, grpo.max_steps)}"),
         ("target", goal),
         ("weights", f"by {plan.transport}"
                     + (f"; not checked after refits: {plan.incomparable}" if plan.incomparable else "")),
-        ("rollouts", f"workers {rollout.workers}, each with at most {plan.profile.limits.concurrency} in flight"),
+        ("rollouts", f"{workers} at most {plan.profile.limits.concurrency} in flight"),
         ("machine", ", ".join(f"{key} {value}" for key, value in plan.hardware.items())),
         ("seed", f"{plan.seed}" + (", deterministic" if plan.deterministic else "")
                  + (f"; equal seeds may differ: {plan.varying}" if plan.varying else "")),

@@ -78,7 +78,7 @@ class Missing(PlanError):
     def __init__(self, message: str, *, items: Sequence[str] = (), hint: str = "",
                  boundary: Boundary | None = None) -> None:
         super().__init__(message, hint=hint, boundary=boundary)
-        self.items = tuple(items) or (message,)
+        self.items: tuple[str, ...] = tuple(items) or (message,)
 
 
 class RunFolderError(InputError):

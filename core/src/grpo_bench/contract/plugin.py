@@ -66,7 +66,8 @@ class WorkerEnv:
 class Site:
     """Where and for what a plugin will work, when a plan asks it to describe itself. ``placement`` is the role's own,
     empty for roles that have none; ``interpreter`` is None where its workers run under the engine's; ``inventory`` is
-    what its environment said of itself."""
+    what its environment said of itself; ``machine`` is what the hardware did. Where something of these is missing, the
+    plan asks all the same, to show what else is: then ``policy`` has a vocabulary of 0, or ``inventory`` is empty."""
 
     policy: PolicyFacts
     placement: Placement
@@ -76,6 +77,7 @@ class Site:
     loss: LossSettings
     deterministic: bool
     limits: LimitSettings = field(default_factory=LimitSettings)
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,10 @@ class Plugin:
     of its workers; None: the engine's own. ``narrow`` (optional) takes config and inventory and returns what is left of
     ``capabilities`` then, with the reasons in ``lacking``. ``describe`` (optional) takes config and :class:`Site` and
     returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
-    there; a trainer's facts say what it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``,
-    ``micro_batch_size``...; see docs/mllog.md). ``stand_in`` is True for mocks and modelled parts. ``known_failures``
-    are demands of the conformance kit that it is known not to meet, each with the reason.
+    there: Missing, with all of it, where only the machine lacks what the settings ask for. A trainer's facts say what
+    it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md).
+    ``stand_in`` is True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is
+    known not to meet, each with the reason.
     """
 
     name: str

@@ -78,7 +78,8 @@ class PluginContext:
 
 @dataclass(frozen=True)
 class PolicyFacts:
-    """The policy being trained: the HF folder it starts from and the longest sequence it may see, in tokens."""
+    """The policy being trained: the HF folder it starts from and the longest sequence it may see, in tokens. A
+    vocabulary of 0 stands for a checkpoint that is not there, which only plans come across."""
 
     checkpoint: Path
     max_context: int

@@ -27,6 +27,8 @@ from .assembly import crossing, within
 from .recorder import Recorder
 
 _GRACE_S = 30.0
+_TAMPERING = "tampering"
+"""The counter of patches that steered their own grading."""
 
 
 class RolloutPool:
@@ -189,6 +191,9 @@ class RolloutPool:
             sampled_tokens=trajectory.sampled_tokens, versions=list(trajectory.versions),
             durations={key: round(value, 6) for key, value in trajectory.durations.items()},
             counters=dict(trajectory.counters), attempt=attempt, worker=rank)
+        if trajectory.counters.get(_TAMPERING):
+            self._recorder.alarm(_TAMPERING, f"grading of task {trajectory.task_id} was tampered with; its patch and "
+                                 "verdict are in trajectories/")
 
 
 def first_error(error: BaseException) -> BaseException:

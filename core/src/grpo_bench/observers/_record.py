@@ -39,6 +39,7 @@ def record(view: RunView) -> dict[str, Any]:
             {"attempt": item.number, "from_step": item.from_step, "seconds": item.seconds, "forced": list(item.forced),
              "undone": {"seconds": item.undone_s, "steps": item.undone_steps, "rollouts": item.undone_rollouts}}
             for item in view.attempts],
+        "counted": {purpose.value: dict(side.counted) for purpose, side in view.rollouts.items()},
         "notices": [{"kind": event.kind, "step": event.step, "elapsed_s": event.elapsed_s, "message": message(event)}
                     for event in view.notices],
     }

@@ -185,7 +185,8 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
     Kind.ROLLOUT: {
         "rollout_id": _text, "group_id": _count, "task_id": _text, "purpose": _one_of(Purpose), "end": _one_of(End),
         "cause": _or_none(_text), "message": _or_none(_text), "reward": _or_none(_figure), "turns": _count,
-        "sampled_tokens": _count, "durations": _map_of(_seconds), "worker?": _or_none(_count), "attempt?": _count},
+        "sampled_tokens": _count, "durations": _map_of(_seconds), "worker?": _or_none(_count), "attempt?": _count,
+        "counters?": _map_of(_count)},
     Kind.GROUP: {"group_id": _count, "target": _count},
     Kind.BATCH: {
         "rollouts": _count, "reward_mean": _or_none(_figure), "masked?": _map_of(_count),

@@ -16,6 +16,7 @@ from .ledger import unaccounted
 
 _MOST_NOTICES = 40
 _BESIDE = "work beside"
+_TAMPERING = "tampering"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,17 @@ def ends(view: RunView) -> str:
         rows.append((name(end), name(cause) or "–", *shares, Cell(escape(example) or "–", "words")))
     head = ("end", "cause", Cell("training", "n"), Cell("validation", "n"), Cell("for example", "words"))
     return table(head, rows, numeric_from=len(head))
+
+
+def counted(view: RunView) -> str:
+    """What happened inside rollouts, training beside validation; empty where nothing did."""
+    sides = [*view.rollouts.values()]
+    rows = []
+    for what in sorted({what for side in sides for what in side.counted}):
+        cells = [Cell(f"{side.counted[what]:,} in {side.counted_in[what]:,}", "n") for side in sides]
+        rows.append((Cell(escape(name(what)), "bad" if what == _TAMPERING else ""), *cells))
+    head = ("what", Cell("training", "n"), Cell("validation", "n"))
+    return table(head, rows, numeric_from=len(head)) if rows else ""
 
 
 def validations(view: RunView) -> str:

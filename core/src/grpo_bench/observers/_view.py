@@ -63,15 +63,19 @@ class _Rollout(NamedTuple):
     turns: int
     tokens: int
     end: tuple[str, str]
+    counted: Mapping[str, int]
 
 
 @dataclass(slots=True)
 class Rollouts:
-    """The rollouts of one purpose: how many had how many turns and sampled tokens, and how they ended."""
+    """The rollouts of one purpose: how many had how many turns and sampled tokens, how they ended, and what happened in
+    how many of them, by name: their counters, and ``retries``."""
 
     turns: Counter[int] = field(default_factory=Counter)
     tokens: Counter[int] = field(default_factory=Counter)
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counted: Counter[str] = field(default_factory=Counter)
+    counted_in: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
@@ -134,6 +138,8 @@ class RunView:
             side.turns[rollout.turns] += 1
             side.tokens[rollout.tokens] += 1
             side.ends[rollout.end] += 1
+            side.counted.update(rollout.counted)
+            side.counted_in.update(rollout.counted.keys())
         return found
 
     @property
@@ -156,7 +162,9 @@ class RunView:
         match event.kind:
             case Kind.ROLLOUT:
                 end = (data["end"], data["cause"] or "")
-                self._rollouts.append(_Rollout(event.seq, data["purpose"], data["turns"], data["sampled_tokens"], end))
+                counted = {**data.get("counters", {}), "retries": int(data.get("attempt", 0) > 0)}
+                self._rollouts.append(_Rollout(event.seq, data["purpose"], data["turns"], data["sampled_tokens"], end,
+                                               {name: count for name, count in counted.items() if count}))
                 if data["message"]:
                     self.messages.setdefault(end, data["message"])
             case Kind.VALIDATION:

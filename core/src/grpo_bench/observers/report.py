@@ -196,10 +196,13 @@ def _rollouts(view: RunView) -> list[str]:
     pictures = [
         f"<div><h3>{title.capitalize()}</h3>{_figure(partial(histogram, counts, title), _LENGTH_SIZES)}</div>"
         for title, counts in (("turns", shown.turns), ("sampled tokens", shown.tokens))]
+    counted = tables.counted(view)
+    happened = ["<h2>What happened in rollouts</h2>",
+                '<p class="note">How often, and in how many rollouts.</p>', counted] if counted else []
     return [
         "<h2>Rollouts</h2>", f'<p class="note">Lengths of the {shown.count:,} {which} rollouts.</p>',
         f'<div class="pair">{"".join(pictures)}</div>', "<h2>How rollouts ended</h2>", tables.ends(view),
-        "<h2>Time inside rollouts</h2>",
+        *happened, "<h2>Time inside rollouts</h2>",
         '<p class="note">Rollouts overlap, so these times add up to more than the wall clock.</p>',
         tables.hops(view), "<h3>The longest rollouts</h3>", tables.stragglers(view),
     ]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .build import make_plan as make_plan
+    from .build import make_plan as make_plan, survey as survey
     from .installed import Installed as Installed, installed_plugins as installed_plugins
     from .layers import Origin as Origin, profile_names as profile_names
     from .loading import load_plugin as load_plugin
@@ -27,12 +27,13 @@ _HOMES = {
     "Profile": "profile", "Resolved": "resolved", "Section": "profile", "distribution_lock": "provenance",
     "installed_plugins": "installed", "load_plugin": "loading", "make_plan": "build", "profile_names": "layers",
     "read_object": "resolved", "read_sources": "source", "recorded": "resolved", "resolve": "resolved",
+    "survey": "build",
 }
 
 __all__ = [
     "Explained", "Installed", "Origin", "Part", "Plan", "Profile", "Resolved", "Section", "distribution_lock",
     "installed_plugins", "load_plugin", "make_plan", "profile_names", "read_object", "read_sources", "recorded",
-    "resolve",
+    "resolve", "survey",
 ]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..contract import PlanError, Role, WorkerEnv
+from ..contract import Missing, PlanError, Role, WorkerEnv
 from .envs_build import build as build
 from .envs_inventory import inventory_of
 from .envs_lock import read_lock
@@ -88,8 +88,8 @@ def locate(env: WorkerEnv, wanted: str | None = None) -> Located:
     place = built(home)
     if place is None:
         stale = any(other.name == home.name for other in places())
-        raise PlanError(f"environment {home.name!r} is not built{' for its present lock' if stale else ''}; "
-                        f"run `grpo-bench env build {home.name}`", hint="or name a python that has its libraries")
+        raise Missing(f"environment {home.name!r} is not built{' for its present lock' if stale else ''}; "
+                      f"run `grpo-bench env build {home.name}`", hint="or name a python that has its libraries")
     python = str(place.python)
     return Located(python, inventory_of(python, env, place.inventory if home == env else _kept(python, env)))
 

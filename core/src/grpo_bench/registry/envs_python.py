@@ -1,4 +1,5 @@
-"""Interpreters that an environment can be built with: the engine's own if it fits, else a ``pythonX.Y`` on PATH.
+"""Interpreters that an environment can be built with: the engine's own if it fits, else a ``pythonX.Y`` on PATH, else
+one that pyenv or uv has installed.
 
 Each is asked for its version before it is taken, since a name on PATH may be a stand-in that leads nowhere.
 """
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -20,6 +22,9 @@ from ..contract import PlanError
 
 _MINORS = range(30, 10, -1)
 """Minor versions of Python 3 to look for, newest first; workers need 3.11 at least."""
+_INSTALLERS = (("PYENV_ROOT", "~/.pyenv", "versions/"),
+               ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-"))
+"""Where those that install many versions keep them: variable, usual folder, pattern of one."""
 _ANSWER_S = 60.0
 _ASK = """
 import json, os, sys
@@ -85,8 +90,12 @@ def find_python(name: str, versions: SpecifierSet, wanted: str | None = None) ->
 
 
 def _candidates() -> Iterator[str]:
-    """The base of the engine's interpreter, then what PATH has."""
+    """The base of the engine's interpreter, then what PATH has, then what others have installed."""
     yield os.path.join(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     for minor in _MINORS:
         if path := shutil.which(f"python3.{minor}"):
             yield path
+    for minor in _MINORS:
+        for variable, usual, versions in _INSTALLERS:
+            folder = Path(os.environ.get(variable) or os.path.expanduser(usual))
+            yield from map(str, sorted(folder.glob(f"{versions}3.{minor}.*/bin/python3.{minor}")))

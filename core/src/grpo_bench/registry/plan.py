@@ -53,6 +53,9 @@ class Plan:
     environment's lists of them, as long as the environment has them. ``placements`` maps trainer, generator and rollout
     to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
     written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
+
+    ``missing`` says what this machine lacks for it and is empty in all that :func:`make_plan` returns. Where it is not,
+    tasks, placements and facts are those that could be had, and a checkpoint that is not here has a vocabulary of 0.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Plan:
     provenance: Mapping[str, Any]
     findings: tuple[Finding, ...]
     unscored: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def scored(self) -> bool:
@@ -104,6 +108,7 @@ class Plan:
             "seed": self.seed,
             "scored": self.scored,
             "unscored": list(self.unscored),
+            "missing": list(self.missing),
             "profile": dict(self.resolved),
             "parts": {role.value: part.to_json() for role, part in self.parts.items()},
             "observers": [part.to_json() for part in self.observers],

@@ -1,5 +1,6 @@
 """Whether an engine could start: settings against the environment's inventory and the policy's shape. PlanError says
-what cannot be and what to set instead; nothing is started, and vLLM is not imported."""
+what cannot be and what to set instead, Missing all that only the machine lacks; nothing is started, and vLLM is not
+imported."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_bench.contract import PlanError, Placement, PolicyFacts
+from grpo_bench.contract import Missing, PlanError, Placement, PolicyFacts, Site
 
 from .checkpoint import Model
 from .config import VllmGeneratorConfig
@@ -97,8 +98,9 @@ def _possible(config: VllmGeneratorConfig, model: Model) -> str:
     return ", ".join(str(ranks) for ranks in fitting)
 
 
-def impossible(model: Model, inventory: Mapping[str, Any]) -> dict[str, str]:
-    """What this environment's device cannot do, with the reason, by the setting that asks for it."""
+def impossible(model: Model | None, inventory: Mapping[str, Any]) -> dict[str, str]:
+    """What this environment's device cannot do, with the reason, by the setting that asks for it. ``model`` None: the
+    policy is not known."""
     device = inventory["device"]
     if device["type"] == "cuda":
         return {}
@@ -107,31 +109,35 @@ def impossible(model: Model, inventory: Mapping[str, Any]) -> dict[str, str]:
              "expert_parallel": "vLLM's CPU kernels crash on tokens whose expert another process holds"}
     if not device.get("avx512"):
         found["kv_cache_dtype fp8"] = "the CPU has no AVX-512"
-    elif model.head_dim % 32:
+    elif model and model.head_dim % 32:
         found["kv_cache_dtype fp8"] = f"on a CPU it needs heads of a multiple of 32, not {model.head_dim}"
-    if model.linear_layers:
+    if model and model.linear_layers:
         found["dtype float32"] = "on a CPU vLLM computes linear attention in bfloat16 only"
     return found
 
 
-def check_device(config: VllmGeneratorConfig, model: Model, inventory: Mapping[str, Any]) -> None:
+def check_gpus(config: VllmGeneratorConfig, site: Site) -> None:
+    """Where no inventory says what the engines' environment has: settings that need GPUs find one for each process."""
+    gpus, wanted = site.machine.get("gpus", 0), _processes(config, site.placement)
+    if _asks_for_gpus(config) and not site.placement.nodes and wanted > gpus:
+        raise Missing(_too_few(config, site.placement, gpus))
+
+
+def check_device(config: VllmGeneratorConfig, model: Model | None, site: Site) -> None:
     """Nothing may be asked for that the device cannot do: vLLM would ignore it, or fail when it starts."""
-    if inventory["device"]["type"] == "none":
-        raise PlanError("the generator's environment has a vLLM for devices that this machine does not have",
-                        hint="run where they are, or name an environment with a vLLM for CPUs")
-    asked = {
-        "cuda_graphs": config.cuda_graphs != "off", "moe_backend": config.moe_backend != "auto",
-        "expert_parallel": config.expert_parallel,
-        "kv_cache_dtype fp8": "fp8" in config.kv_cache_dtype, "dtype float32": config.dtype != "bfloat16",
-    }
-    instead = {"cuda_graphs": "off", "moe_backend": "auto", "expert_parallel": False, "kv_cache_dtype": "auto",
-               "dtype": "bfloat16"}
-    for what, why in impossible(model, inventory).items():
-        if asked[what]:
-            key = what.partition(" ")[0]
-            raise PlanError(f"{key} = {json.dumps(getattr(config, key))} is not possible here: {why}",
-                            hint=f"set {key} = {json.dumps(instead[key])}")
-    if inventory["device"]["type"] == "cuda":
+    inventory = site.inventory
+    device = inventory["device"]
+    if device["type"] == "none":
+        raise Missing("the generator's environment has a vLLM for devices that this machine does not have",
+                      hint="run where they are, or name an environment with a vLLM for CPUs")
+    cuda = device["type"] == "cuda"
+    items = list(_refused(config, impossible(model, inventory)))
+    gpus = len(device["memory"]) if cuda else 0
+    if (cuda or _asks_for_gpus(config)) and not site.placement.nodes and _processes(config, site.placement) > gpus:
+        items.insert(0, _too_few(config, site.placement, gpus))
+    if items:
+        raise Missing("; ".join(items), items=items)
+    if cuda or model is None:
         return
     if model.linear_layers and (dim := model.size("linear_key_head_dim")) != _STATE_DIM:
         raise PlanError(f"on a CPU vLLM computes linear attention with heads of {_STATE_DIM} only; this policy's "
@@ -142,26 +148,50 @@ def check_device(config: VllmGeneratorConfig, model: Model, inventory: Mapping[s
                         hint=f"it has: {', '.join(map(str, sizes))}")
 
 
+def _refused(config: VllmGeneratorConfig, impossible: Mapping[str, str]) -> Iterator[str]:
+    asked = {
+        "cuda_graphs": config.cuda_graphs != "off", "moe_backend": config.moe_backend != "auto",
+        "expert_parallel": config.expert_parallel,
+        "kv_cache_dtype fp8": "fp8" in config.kv_cache_dtype, "dtype float32": config.dtype != "bfloat16",
+    }
+    instead = {"cuda_graphs": "off", "moe_backend": "auto", "expert_parallel": False, "kv_cache_dtype": "auto",
+               "dtype": "bfloat16"}
+    for what, why in impossible.items():
+        if asked[what]:
+            key = what.partition(" ")[0]
+            yield (f"{key} = {json.dumps(getattr(config, key))} is not possible here: {why} (set {key} = "
+                   f"{json.dumps(instead[key])})")
+
+
+def _asks_for_gpus(config: VllmGeneratorConfig) -> bool:
+    return config.cuda_graphs != "off" or config.moe_backend != "auto" or config.expert_parallel
+
+
+def _processes(config: VllmGeneratorConfig, placement: Placement) -> int:
+    return config.tensor_parallel * (config.workers or placement.workers)
+
+
+def _too_few(config: VllmGeneratorConfig, placement: Placement, gpus: int) -> str:
+    engines = counted(config.workers or placement.workers, config.tensor_parallel)
+    return (f"{engines} take {_processes(config, placement)} GPUs; this machine has {gpus or 'none'} (run where they "
+            "are, or lower workers or tensor_parallel)")
+
+
 def check_memory(config: VllmGeneratorConfig, policy: PolicyFacts, need: Footprint, placement: Placement,
                  device: Mapping[str, Any]) -> None:
-    """Weights and cache must fit, the cache must hold one whole sequence, and each process needs a GPU."""
+    """Weights and cache must fit, and the cache must hold one whole sequence."""
     ranks, engines = config.tensor_parallel, config.workers or placement.workers
     if need.cache is not None and need.cache < need.token * policy.max_context + need.sequence:
         whole = need.token * policy.max_context + need.sequence
         raise PlanError(f"the key-value cache of a process ({size(max(0, need.cache))}) cannot hold one sequence of "
                         f"{policy.max_context:,} tokens ({size(whole)})",
                         hint="raise kv_cache_gib, gpu_memory_utilization or tensor_parallel, or lower max_context")
-    if placement.nodes:
-        return
-    if device["type"] == "cuda":
-        if ranks * engines > len(device["memory"]):
-            raise PlanError(f"{counted(engines, ranks)} take {ranks * engines} GPUs; this machine has "
-                            f"{len(device['memory'])}", hint="lower workers or tensor_parallel")
+    if placement.nodes or device["type"] == "cuda":
         return
     total = ranks * engines * (need.weights + (need.cache or 0))
     if total > device["memory"][0]:
-        raise PlanError(f"{counted(engines, ranks)} take {size(total)} for weights and caches; this machine has "
-                        f"{size(device['memory'][0])}", hint="lower workers or kv_cache_gib")
+        raise Missing(f"{counted(engines, ranks)} take {size(total)} for weights and caches; this machine has "
+                      f"{size(device['memory'][0])}", hint="lower workers or kv_cache_gib")
 
 
 def counted(engines: int, ranks: int) -> str:

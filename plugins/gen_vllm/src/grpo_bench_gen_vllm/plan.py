@@ -12,7 +12,7 @@ from grpo_bench.contract import Capabilities, Site
 from .arguments import engine_arguments
 from .checkpoint import read_model
 from .config import VllmGeneratorConfig
-from .fits import check_arguments, check_device, check_memory, check_model, counted, impossible, size
+from .fits import check_arguments, check_device, check_gpus, check_memory, check_model, counted, impossible, size
 from .memory import Footprint, footprint
 
 
@@ -28,14 +28,19 @@ def narrow(config: VllmGeneratorConfig, inventory: Mapping[str, Any]) -> Capabil
 
 
 def describe(config: VllmGeneratorConfig, site: Site) -> Mapping[str, Any]:
-    """The descriptor's ``describe``: facts, or PlanError for what could not start."""
+    """The descriptor's ``describe``: facts, or PlanError for what could not start, Missing for what could
+    elsewhere."""
     inventory, policy = site.inventory, site.policy
+    if not inventory:
+        check_gpus(config, site)
     device, version = inventory["device"], inventory["versions"]["vllm"]
-    model = read_model(policy.checkpoint)
     given = engine_arguments(config, policy, backend="grpo_bench", seed=0, device=device["type"])
     check_arguments(given, inventory["arguments"], engine=config.engine, version=version)
+    if not policy.vocab_size:
+        check_device(config, None, site)
+    model = read_model(policy.checkpoint)
     check_model(config, policy, model, inventory)
-    check_device(config, model, inventory)
+    check_device(config, model, site)
     need = footprint(config, model, device)
     check_memory(config, policy, need, site.placement, device)
     ranks = config.tensor_parallel

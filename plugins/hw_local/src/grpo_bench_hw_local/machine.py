@@ -14,7 +14,7 @@ UNLIMITED_V1 = 2**60
 
 def facts(root: Path = Path("/")) -> dict[str, Any]:
     """The machine for plan and provenance; None where the kernel does not tell."""
-    memory, limit = _total_memory(root), memory_limit(root)
+    memory, limit, gpus = _total_memory(root), memory_limit(root), gpu_count(root)
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
@@ -23,6 +23,7 @@ def facts(root: Path = Path("/")) -> dict[str, Any]:
         "usable_cores": _affinity(),
         "cpu_quota": cpu_quota(root),
         "memory_bytes": min((value for value in (memory, limit) if value is not None), default=None),
+        **({"gpus": gpus} if gpus else {}),
     }
 
 
@@ -44,6 +45,11 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
         if quota.isdigit() and period.isdigit():
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
+
+
+def gpu_count(root: Path = Path("/")) -> int:
+    """NVIDIA GPUs that the driver has made devices for, used or not."""
+    return sum(device.name.removeprefix("nvidia").isdigit() for device in root.glob("dev/nvidia*"))
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

@@ -6,6 +6,6 @@ a refit that did not happen shows; rewards rise as updates add up. Durations are
 seconds, so that a run under a virtual clock models hours. Faults can be asked for at named points.
 """
 
-from ._plugins import agent, environment, generator, hardware, ruleset, trainer
+from ._plugins import agent, environment, generator, hardware, ruleset, scripted, trainer
 
-__all__ = ["agent", "environment", "generator", "hardware", "ruleset", "trainer"]
+__all__ = ["agent", "environment", "generator", "hardware", "ruleset", "scripted", "trainer"]

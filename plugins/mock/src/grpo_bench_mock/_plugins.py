@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from grpo_bench.contract import Capabilities, Plugin, Role
 
-from .config import AgentConfig, EnvironmentConfig, GeneratorConfig, HardwareConfig, RulesetConfig, TrainerConfig
+from .config import (
+    AgentConfig, EnvironmentConfig, GeneratorConfig, HardwareConfig, RulesetConfig, ScriptedConfig, TrainerConfig,
+)
 
 SAFETENSORS = "safetensors"
 
@@ -22,16 +24,24 @@ trainer = Plugin(
     },
 )
 
+_GENERATES = Capabilities(
+    receives=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True, refit=frozenset({"drain", "keep"}),
+    sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+                        "frequency_penalty"}))
+
 generator = Plugin(
     name="mock", role=Role.GENERATOR, summary="canned replies, the better the longer the policy was trained",
     config=GeneratorConfig, factory="grpo_bench_mock.sampler:create", client="grpo_bench_mock.sampler:make_client",
-    stand_in=True,
-    capabilities=Capabilities(
-        receives=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True,
-        refit=frozenset({"drain", "keep"}),
-        sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-                            "frequency_penalty"})),
+    stand_in=True, capabilities=_GENERATES,
     known_failures={"test_draws_follow_the_distribution": "its replies are canned"},
+)
+
+scripted = Plugin(
+    name="scripted", role=Role.GENERATOR, summary="what a script says to each task, whatever the policy's weights",
+    config=ScriptedConfig, factory="grpo_bench_mock.playing:create", client="grpo_bench_mock.sampler:make_client",
+    describe="grpo_bench_mock.playing:describe", stand_in=True, capabilities=_GENERATES,
+    known_failures={"test_draws_follow_the_distribution": "its replies are written down",
+                    "test_a_stream_decides_what_is_drawn": "it says the same under every seed"},
 )
 
 environment = Plugin(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from grpo_bench.contract import Settings, Site
 
@@ -80,9 +81,20 @@ class TrainerConfig(WithFaults):
     """Seconds for writing a checkpoint."""
 
 
-class GeneratorConfig(WithFaults):
+class ServingConfig(WithFaults):
+    """Base of the configs of generators."""
+
     points = frozenset({"start", "generate", "pause", "receive", "resume", "probe"})
     results = frozenset({"generate", "receive", "probe"})
+    token_s: Seconds = 0.0
+    """Seconds for one token of a reply."""
+    receive_s: Seconds = 0.0
+    """Seconds for taking in new weights."""
+    start_s: Seconds = 0.0
+    """Seconds for starting."""
+
+
+class GeneratorConfig(ServingConfig):
     base_skill: Annotated[float, Field(allow_inf_nan=False)] = -1.0
     """Log-odds of a right answer to a task of average difficulty before any update; beside a trainer that is no mock,
     for ever."""
@@ -90,12 +102,11 @@ class GeneratorConfig(WithFaults):
     """How much harder than average the hardest task is, and easier the easiest, in log-odds."""
     look_share: Share = 0.4
     """Share of replies that look around instead of editing and handing in."""
-    token_s: Seconds = 0.0
-    """Seconds for one token of a reply."""
-    receive_s: Seconds = 0.0
-    """Seconds for taking in new weights."""
-    start_s: Seconds = 0.0
-    """Seconds for starting."""
+
+
+class ScriptedConfig(ServingConfig):
+    script: Annotated[Path, AfterValidator(lambda path: path.expanduser())]
+    """File that says what is replied to which task, see the plugin's README. ``~`` is the home folder."""
 
 
 class EnvironmentConfig(WithFaults):

@@ -1,10 +1,10 @@
 """The generator: control half, engines in workers, and the client.
 
-A reply is one of a few canned texts in the policy's own tokens, chosen by hashing the sampling seed and the request's
-stream, with odds that depend on the weights' skill and on the task's difficulty (a hash of the prompt before the first
-reply). It is handed out token by token where tokens take time; a pause that keeps requests suspends it between two
-tokens, and what follows is sampled under the new weights. Weights of a trainer that is no mock are read and checked to
-the last byte; all that is kept of them is their hash.
+What is replied is for :class:`Replies` to say. Here it is one of a few canned texts in the policy's own tokens, chosen
+by hashing the sampling seed and the request's stream, with odds that depend on the weights' skill and on the task's
+difficulty (a hash of the prompt before the first reply). A reply is handed out token by token where tokens take time; a
+pause that keeps requests suspends it between two tokens, and what follows is sampled under the new weights. Weights of
+a trainer that is no mock are read and checked to the last byte; all that is kept of them is their hash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from grpo_bench.steps.transport import NAME as SAFETENSORS, receive_tensors
 
 from . import weights as w
 from .chance import uniform
-from .config import GeneratorConfig
+from .config import GeneratorConfig, ServingConfig
 from .faults import Faults, MockBreakdown, Spoilt, spend, spoil
 
 POLL_S, LONGEST_POLL_S = 0.001, 0.25
@@ -43,21 +43,30 @@ RIGHT, WRONG = ("<tool_call>\n<function=edit>\n<parameter=line>\n1\n</parameter>
                 for text in ("right", "wrong"))
 
 
-class MockGenerator:
-    """The contract's Generator."""
+class Replies(Protocol):
+    """What an engine replies."""
 
-    def __init__(self, context: PluginContext) -> None:
+    def reply(self, ids: Ids, sampling: Sampling, stream: str, skill: float) -> Ids:
+        """The whole reply to a prompt, without the token that ends it."""
+        ...
+
+
+class MockGenerator:
+    """The contract's Generator; ``target`` makes its engines."""
+
+    def __init__(self, context: PluginContext, target: str = "grpo_bench_mock.sampler:make_engine") -> None:
         self._context = context
+        self._target = target
         self._faults = Faults("generator", context.config.faults)
         self._group: WorkerGroup | None = None
         self._version = 0
 
     async def start(self) -> None:
-        config: GeneratorConfig = self._context.config
+        config: ServingConfig = self._context.config
         await self._faults.at("start")
         await spend(config.start_s)
         self._group = await self._context.fabric.start_group(GroupSpec(
-            name="generator", target="grpo_bench_mock.sampler:make_engine", placement=self._context.placement,
+            name="generator", target=self._target, placement=self._context.placement,
             config={"settings": config.model_dump(mode="json"), "checkpoint": str(self._context.policy.checkpoint),
                     "sampling": tuple(self._context.shared["sampling"].values())}))
 
@@ -107,12 +116,13 @@ class MockGenerator:
 class MockEngine:
     """One engine, in a worker."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, config: ServingConfig, chat_format: ChatFormat,
+                 replies: Replies) -> None:
         self._rank = context.rank
-        self._config = GeneratorConfig.model_validate(context.config["settings"])
-        self._faults = Faults("generator", self._config.faults)
-        self._format = ChatFormat(context.config["checkpoint"])
-        self._replies = {text: self._format.encode(text) for text in (VIEW, RIGHT, WRONG)}
+        self._config = config
+        self._faults = Faults("generator", config.faults)
+        self._format = chat_format
+        self._replies = replies
         self._allowed = {_distribution(sampling) for sampling in context.config["sampling"]}
         self._weights: w.Weights | None = None
         self._version = -1
@@ -195,8 +205,7 @@ class MockEngine:
 
     async def _sample(self, ids: Ids, sampling: Sampling, stream: str, fault: Spoilt) -> Sample:
         stop = sampling.stop_token_ids[0] if sampling.stop_token_ids else self._format.eos_id
-        text = self._choose(ids, sampling, stream)
-        whole = np.append(self._replies[text], stop).astype(np.int32)
+        whole = np.append(self._replies.reply(ids, sampling, stream, self._loaded[0]), stop).astype(np.int32)
         room = min(sampling.max_tokens, sampling.max_context - len(ids))
         reply = whole[:max(0, room)]
         known = np.concatenate([ids[-1:], reply])
@@ -216,11 +225,22 @@ class MockEngine:
                       FinishReason.STOP if len(reply) == len(whole) else FinishReason.LENGTH,
                       tuple((count, version) for count, version in versions))
 
-    def _choose(self, ids: Ids, sampling: Sampling, stream: str) -> str:
+
+class Canned:
+    """Looks around, or hands in the right answer or a wrong one."""
+
+    def __init__(self, config: GeneratorConfig, chat_format: ChatFormat) -> None:
+        self._config = config
+        self._replies = {text: chat_format.encode(text) for text in (VIEW, RIGHT, WRONG)}
+
+    def reply(self, ids: Ids, sampling: Sampling, stream: str, skill: float) -> Ids:
+        return self._replies[self._choose(ids, sampling, stream, skill)]
+
+    def _choose(self, ids: Ids, sampling: Sampling, stream: str, skill: float) -> str:
         if uniform(sampling.seed, stream, "look") < self._config.look_share:
             return VIEW
         hardness = 2 * uniform(hashlib.blake2b(_opening(ids).tobytes()).hexdigest(), "hardness") - 1
-        odds = self._config.base_skill + self._loaded[0] - self._config.spread * hardness
+        odds = self._config.base_skill + skill - self._config.spread * hardness
         return RIGHT if uniform(sampling.seed, stream, "answer") < 1 / (1 + np.exp(-odds)) else WRONG
 
 
@@ -285,7 +305,9 @@ def create(context: PluginContext) -> MockGenerator:
 
 def make_engine(context: WorkerContext) -> MockEngine:
     """The worker target."""
-    return MockEngine(context)
+    config = GeneratorConfig.model_validate(context.config["settings"])
+    chat_format = ChatFormat(context.config["checkpoint"])
+    return MockEngine(context, config, chat_format, Canned(config, chat_format))
 
 
 def make_client(remotes: Sequence[Remote]) -> MockClient:

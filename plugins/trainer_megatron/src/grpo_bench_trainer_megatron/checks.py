@@ -1,13 +1,14 @@
-"""What could not run, found before anything starts. Each check raises a PlanError: what, and what to do."""
+"""What could not run, found before anything starts. A check raises a PlanError: what, and what to do. What only the
+machine or its libraries lack is Missing, all of it at once."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_bench.contract import PlanError, Site
+from grpo_bench.contract import Missing, PlanError, Site
 
 from .config import MegatronTrainerConfig
 from .fields import DTYPES
@@ -129,33 +130,69 @@ def check_layout(config: MegatronTrainerConfig, shape: Shape) -> None:
                         hint="set trainer.dispatcher = \"alltoall\"")
 
 
-def check_environment(config: MegatronTrainerConfig, shape: Shape, inventory: Mapping[str, Any]) -> None:
-    """What is asked of GPUs and of libraries is there."""
-    features, cuda = inventory["features"], inventory["device"]["type"] == "cuda"
-    engine = cuda and features["transformer_engine"]
-    reason = "the environment has no " + ("Transformer Engine" if cuda else "CUDA device")
-    wanted = [name for name, asked in (
+def check_gpus(config: MegatronTrainerConfig, site: Site) -> None:
+    """Where no inventory says what the ranks' environment has: settings that need GPUs find one for each rank."""
+    gpus, nodes = site.machine.get("gpus", 0), max(1, len(set(site.placement.nodes)))
+    if _asks_for_gpus(config) and config.workers > gpus * nodes:
+        raise Missing(_too_few(config.workers, gpus, nodes))
+
+
+def check_environment(config: MegatronTrainerConfig, shape: Shape | None, site: Site) -> None:
+    """What is asked of GPUs and of libraries is there. ``shape`` None: the policy is not known."""
+    features, device = site.inventory["features"], site.inventory["device"]
+    cuda, nodes = device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
+    items = [*_engine_lacks(config, features, cuda), *_kernels_lack(config, shape, features, cuda)]
+    gpus = len(device["names"]) if cuda else 0
+    if (cuda or _asks_for_gpus(config)) and config.workers > gpus * nodes:
+        items.insert(0, _too_few(config.workers, gpus, nodes))
+    if items:
+        raise Missing("; ".join(items), items=items)
+
+
+def _gpu_settings(config: MegatronTrainerConfig) -> list[str]:
+    """Settings that need Transformer Engine on a GPU."""
+    return [name for name, asked in (
         ("transformer_engine", config.transformer_engine is True), ("attention", config.attention != "auto"),
         ("grouped_gemm", config.grouped_gemm is True), ("fusions", config.fusions is True),
         ("precision_aware_optimizer", config.precision_aware_optimizer),
         ("context_parallel", config.context_parallel > 1)) if asked]
-    if wanted and not engine:
-        raise PlanError(f"trainer.{wanted[0]} needs Transformer Engine on a GPU, but {reason}",
-                        hint="leave it out, or name an environment that has it in trainer.env")
-    if config.fusions is True and not features["apex"]:
-        raise PlanError("trainer.fusions = true sums gradients by a kernel of Apex, and the environment has no module "
-                        "fused_weight_gradient_mlp_cuda", hint="set trainer.fusions = \"auto\", which does without it")
+
+
+def _asks_for_gpus(config: MegatronTrainerConfig) -> bool:
+    return bool(_gpu_settings(config)) or config.virtual_pipeline > 1 or config.dispatcher == "flex"
+
+
+def _too_few(ranks: int, gpus: int, nodes: int) -> str:
+    return (f"{ranks} rank{'s' * (ranks > 1)} need{'s' * (ranks == 1)} a GPU each; here {nodes} "
+            f"machine{'s have' if nodes > 1 else ' has'} {gpus or 'none'} (run where they are, or set fewer "
+            "trainer.workers)")
+
+
+def _engine_lacks(config: MegatronTrainerConfig, features: Mapping[str, bool], cuda: bool) -> Iterator[str]:
+    wanted = _gpu_settings(config)
+    if wanted and not (cuda and features["transformer_engine"]):
+        names = ", ".join(f"trainer.{name}" for name in wanted)
+        yield (f"{names} need{'s' * (len(wanted) == 1)} Transformer Engine on a GPU, but the environment has no "
+               f"{'Transformer Engine' if cuda else 'CUDA device'} (leave it out, or name an environment that has it "
+               "in trainer.env)")
+    elif config.fusions is True and not features["apex"]:
+        yield ("trainer.fusions = true sums gradients by a kernel of Apex, and the environment has no module "
+               "fused_weight_gradient_mlp_cuda (set trainer.fusions = \"auto\", which does without it)")
+
+
+def _kernels_lack(config: MegatronTrainerConfig, shape: Shape | None, features: Mapping[str, bool],
+                  cuda: bool) -> Iterator[str]:
     if config.virtual_pipeline > 1 and not cuda:
-        raise PlanError("trainer.virtual_pipeline needs GPUs: over gloo its stages wait for each other for ever",
-                        hint="set trainer.virtual_pipeline = 1")
+        yield ("trainer.virtual_pipeline needs GPUs: over gloo its stages wait for each other for ever (set "
+               "trainer.virtual_pipeline = 1)")
     if config.dispatcher == "flex" and not (cuda and features[_BRINGS[config.flex_backend]]):
         lacks = f"no module {_BRINGS[config.flex_backend]}" if cuda else "no CUDA device"
-        raise PlanError(f"trainer.dispatcher = \"flex\" with {config.flex_backend} needs it on a GPU, but the "
-                        f"environment has {lacks}", hint="set trainer.dispatcher = \"alltoall\"")
-    if shape.delta_net and config.packing and not (cuda and features["flash_linear_attention"]):
+        yield (f"trainer.dispatcher = \"flex\" with {config.flex_backend} needs it on a GPU, but the environment has "
+               f"{lacks} (set trainer.dispatcher = \"alltoall\")")
+    if shape and shape.delta_net and config.packing and not (cuda and features["flash_linear_attention"]):
         lacks = "flash-linear-attention" if cuda else "a CUDA device"
-        raise PlanError(f"rows of a policy with a gated delta net can be packed only by kernels that need {lacks}",
-                        hint="set trainer.packing = false")
+        yield (f"rows of a policy with a gated delta net can be packed only by kernels that need {lacks} (set "
+               "trainer.packing = false)")
 
 
 def check_waits(config: MegatronTrainerConfig, site: Site) -> None:
@@ -170,14 +207,11 @@ def check_memory(config: MegatronTrainerConfig, memory: Memory, site: Site) -> N
     """Weights, gradients and Adam's state fit; on a CPU those of all ranks together."""
     device = site.inventory["device"]
     on_gpu, nodes = device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
-    if on_gpu and config.workers > len(device["names"]) * nodes:
-        raise PlanError(f"{config.workers} ranks need a GPU each, {nodes} machine{'s' * (nodes > 1)} with "
-                        f"{len(device['names'])} have fewer", hint="set fewer trainer.workers")
     room = min(device["memory"])
     need = memory.total if on_gpu else memory.total * -(-config.workers // nodes)
     if need > room:
-        raise PlanError(f"a {'rank' if on_gpu else 'machine'} needs {size(need)} for weights, gradients and optimizer, "
-                        f"and has {size(room)}", hint="spread the policy over more ranks")
+        raise Missing(f"a {'rank' if on_gpu else 'machine'} needs {size(need)} for weights, gradients and optimizer, "
+                      f"and has {size(room)}", hint="spread the policy over more ranks")
 
 
 def _divides(number: int, by: int, what: str, words: str, hint: str = "") -> None:

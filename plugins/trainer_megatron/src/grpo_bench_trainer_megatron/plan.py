@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_bench.contract import Capabilities, Site
 
-from .checks import check_environment, check_fields, check_layout, check_memory, check_model, check_waits
+from .checks import check_environment, check_fields, check_gpus, check_layout, check_memory, check_model, check_waits
 from .config import MegatronTrainerConfig
 from .memory import memory_of, size
 from .model import Shape, shape_of
@@ -33,13 +33,17 @@ def narrow(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) -> Capab
 
 
 def describe(config: MegatronTrainerConfig, site: Site) -> Mapping[str, Any]:
-    """The descriptor's ``describe``: facts, or PlanError for what could not run."""
+    """The descriptor's ``describe``: facts, or PlanError for what could not run, Missing for what could elsewhere."""
     inventory = site.inventory
-    shape = shape_of(site.policy.checkpoint)
+    if not inventory:
+        check_gpus(config, site)
     check_fields(config, inventory)
+    if not site.policy.vocab_size:
+        check_environment(config, None, site)
+    shape = shape_of(site.policy.checkpoint)
     check_model(shape, inventory)
     check_layout(config, shape)
-    check_environment(config, shape, inventory)
+    check_environment(config, shape, site)
     check_waits(config, site)
     memory = memory_of(config, shape, reference=site.loss.kl.penalty > 0)
     check_memory(config, memory, site)

@@ -1,0 +1,62 @@
+"""The two templates: where they are, that they are what they should be, and the first message for a task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from grpo_bench.contract import Missing, PlanError
+from jinja2 import DictLoader, StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .config import OpenHandsConfig
+
+_JINJA = ImmutableSandboxedEnvironment(loader=DictLoader({}), undefined=StrictUndefined)
+_EXAMPLE = {"statement": "It is broken.", "workdir": "/testbed", "repo": "owner/name", "instance_id": "owner__name-0"}
+
+
+def check(config: OpenHandsConfig) -> None:
+    """Missing or PlanError where the templates are not there, not what they should be, or do not render."""
+    given = [(name, path) for name in ("system_template", "user_template") if (path := getattr(config, name))]
+    gone = [f"{name}: there is no file {path}" for name, path in given if not path.expanduser().is_file()]
+    if gone:
+        raise Missing(f"templates of the agent are missing: {'; '.join(gone)}", items=gone,
+                      hint="they come with the benchmark's reference implementation")
+    for name, path in given:
+        found, wanted = hashlib.sha256(path.expanduser().read_bytes()).hexdigest(), getattr(config, f"{name}_sha256")
+        if wanted not in (None, found):
+            raise PlanError(f"{name}: {path} is not the file it should be: its SHA-256 is {found}, not {wanted}",
+                            hint=f"set {name} to the right file, or {name}_sha256 to this one's")
+    try:
+        first_message(user_template(config), _EXAMPLE)
+    except Exception as error:  # a template is a program, and may fail in any way
+        raise PlanError(f"user_template: {config.user_template} does not render: {error}",
+                        hint="it has instance, workspace_path and workspace_dir_name to work with") from error
+
+
+def system_template(config: OpenHandsConfig) -> str | None:
+    """The text of the template; None: OpenHands' own."""
+    return _text(config.system_template) if config.system_template else None
+
+
+def user_template(config: OpenHandsConfig) -> str:
+    if config.user_template:
+        return _text(config.user_template)
+    return files("grpo_bench_agent_openhands").joinpath("user_prompt.j2").read_text("utf-8")
+
+
+def first_message(template: str, prompt: Mapping[str, Any]) -> str:
+    """What the agent is told of a task, in the variables that OpenHands' templates for repairs use."""
+    workdir = prompt["workdir"]
+    instance = {"problem_statement": prompt["statement"], "repo": prompt.get("repo", ""),
+                "instance_id": prompt.get("instance_id", "")}
+    return _JINJA.from_string(template).render(
+        instance=instance, workspace_path=workdir, workspace_dir_name=PurePosixPath(workdir).name, test_instructions="",
+        metadata={})
+
+
+def _text(path: Path) -> str:
+    return path.expanduser().read_text("utf-8")
