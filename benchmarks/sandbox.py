@@ -3,15 +3,17 @@
 A cycle of minirepair is what one rollout with one test run asks of the environment: two runs in isolation. The
 interpreter is started and awaited one after another; cycles run one after another too, and then as many at once as
 there are fork servers. A whole sandbox is opened, runs a command, and gives its diff, beside a working copy
-that nothing isolates; 64 of them then stand open side by side.
+that nothing isolates; 64 of them then stand open side by side. Last, a real task is opened and graded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -20,12 +22,14 @@ from tempfile import TemporaryDirectory
 from grpo_bench.contract import Task
 from grpo_bench_env_minirepair.config import MiniRepairConfig
 from grpo_bench_env_minirepair.environment import MiniRepair
+from grpo_bench_env_r2egym.config import R2EGymConfig
+from grpo_bench_env_r2egym.environment import R2EGym
 from grpo_bench_sandbox import BackendName, Limits, SandboxSpec, available, backend
 
 from . import Result
 
 _ROUNDS, _CYCLES, _STARTS = 5, 60, 8
-_SANDBOXES, _SIDE_BY_SIDE = 20, 64
+_SANDBOXES, _SIDE_BY_SIDE, _GRADINGS = 20, 64, 5
 
 
 def run() -> Iterator[Result]:
@@ -34,6 +38,7 @@ def run() -> Iterator[Result]:
     yield Result("a sandbox cycle", single, "python -c pass", bare)
     yield Result(f"a sandbox cycle, {config.parallel} at once", several, "python -c pass", bare)
     yield from _whole()
+    yield from _graded()
 
 
 def _whole() -> Iterator[Result]:
@@ -51,6 +56,61 @@ def _whole() -> Iterator[Result]:
             yield Result(what, taken, "without isolation", beside)
         together = asyncio.run(_side_by_side("bwrap", spec))
         yield Result(f"all of it, {_SIDE_BY_SIDE} side by side", together / _SIDE_BY_SIDE, "alone", ours[-1])
+
+
+def _graded() -> Iterator[Result]:
+    """A rollout's whole cycle on a real task, the agent left out, beside its hidden tests run without any sandbox."""
+    tasks = Path("~/.cache/grpo-bench/tasks/swe").expanduser()
+    if not (tasks / "train.jsonl").exists() or available()["bwrap"] is not None:
+        print("grading of real tasks is not timed: it needs bubblewrap and `grpo-bench tasks build --set swe`")
+        return
+    bare = _tests_alone(tasks)
+    for what, both in (("a grade cycle by one mode", False), ("a grade cycle by both modes", True)):
+        config = R2EGymConfig(train=tasks / "train.jsonl", validation=tasks / "validation.jsonl",
+                              images=tasks / "images", backend="bwrap", cross_check=both)
+        yield Result(what, asyncio.run(_grade(config)), "its tests alone", bare)
+
+
+def _tests_alone(tasks: Path) -> float:
+    """Median seconds of the first task's test script in a copy of its folder."""
+    images = {path.name: path for path in (tasks / "images").iterdir()}
+    first = R2EGym(R2EGymConfig(train=tasks / "train.jsonl", validation=tasks / "validation.jsonl",
+                                images=tasks / "images")).tasks("train")[0]
+    image = images[first.prompt["instance_id"]]
+    binds = tomllib.loads((image / "image.toml").read_text())["binds"]
+    with TemporaryDirectory() as folder:
+        work = Path(folder, "testbed")
+        shutil.copytree(image / "testbed", work, symlinks=True)
+        (work / ".venv").rmdir()
+        (work / ".venv").symlink_to((image / binds["/testbed/.venv"]).resolve())
+        shutil.copytree(image / "r2e_tests", work / "r2e_tests")
+        taken = []
+        for _ in range(_GRADINGS):
+            started = time.perf_counter()
+            subprocess.run(["bash", image / "run_tests.sh"], cwd=work, capture_output=True, check=False)
+            taken.append(time.perf_counter() - started)
+    return median(taken)
+
+
+async def _grade(config: R2EGymConfig) -> float:
+    """Median seconds of opening, diff and grading of the first task; what it says of an empty patch must be 0."""
+    environment = R2EGym(config)
+    task = environment.tasks("train")[0]
+    await environment.start()
+    taken = []
+    for _ in range(_GRADINGS):
+        started = time.perf_counter()
+        box = await environment.open(task, mounts={}, sockets={})
+        try:
+            patch = await box.diff()
+        finally:
+            await box.close()
+        score = await environment.score(task, patch)
+        if score.reward != 0.0:
+            raise RuntimeError(f"a task that nobody repaired has reward {score.reward}: {score.detail}")
+        taken.append(time.perf_counter() - started)
+    await environment.close()
+    return median(taken)
 
 
 async def _steps(name: BackendName, spec: SandboxSpec) -> tuple[float, ...]:

@@ -25,13 +25,15 @@ def project(folder: Path) -> dict[str, Any]:
 
 
 def imported(folder: Path) -> Iterator[str]:
-    """Top-level modules that its sources import, relative imports left out."""
+    """Top-level modules that its sources import, relative imports left out, and those of programs from beside them."""
     for file in (folder / "src").rglob("*.py"):
+        names: list[str] = []
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                yield from (alias.name.partition(".")[0] for alias in node.names)
+                names += [alias.name.partition(".")[0] for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module.partition(".")[0]
+                names.append(node.module.partition(".")[0])
+        yield from (name for name in names if not (file.parent / f"{name}.py").exists())
 
 
 def locked(folder: Path) -> set[str]:

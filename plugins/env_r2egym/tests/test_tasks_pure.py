@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from grpo_bench.contract import InputError
 
 from grpo_bench_env_r2egym import cli, rows, tasks_recipes, tasks_row, tasks_script
@@ -145,6 +147,20 @@ def test_conversion_keeps_the_order_and_gives_the_same_bytes(tmp_path: Path, cap
     assert written[0] == written[1] and found.sha256 in capsys.readouterr().out
     assert [int(place.instance_id[-40:], 16) for place in found.places] == [3, 1]
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["train.jsonl", "validation.jsonl"]
+
+
+def test_rows_in_parquet_are_converted_to_the_same_bytes_and_kept(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", 1, 2, 3)
+    (tmp_path / "columns").mkdir()
+    table = pyarrow.Table.from_pylist([json.loads(line) for line in data.read_text().splitlines()])
+    parquet.write_table(table, tmp_path / "columns" / "part.parquet")
+    lists = ids(tmp_path / "a.txt", 3, 1), ids(tmp_path / "b.txt", 2)
+    for name, dataset in (("lines", data), ("columns", tmp_path / "columns"), ("again", tmp_path / "columns")):
+        assert run("convert", "--dataset", dataset, "--ids", *lists, "--out", tmp_path / "out" / name,
+                   "--cache-dir", tmp_path / "cache") == 0
+    written = [(tmp_path / "out" / name / "train.jsonl").read_bytes() for name in ("lines", "columns", "again")]
+    assert written[0] == written[1] == written[2]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 @pytest.mark.parametrize(("train", "validation", "said"), [

@@ -16,9 +16,9 @@ class OpenHandsConfig(Settings):
 
     max_turns: Annotated[int, Field(ge=1, le=1000, strict=True)] = 30
     """Replies of the policy in one rollout, and steps of OpenHands: of several calls in one reply each is a step."""
-    agent_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
+    agent_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 1800.0
     """Seconds one rollout of the agent may take; then its whole tree is killed and the rollout is no sample."""
-    command_timeout_s: Annotated[int, Field(ge=1, strict=True)] = 60
+    command_timeout_s: Annotated[int, Field(ge=1, le=86_400, strict=True)] = 60
     """Seconds that one command of the policy may take, whatever it asks for; the policy is told in the description of
     the tool, so that another value is another tool."""
     system_template: Path | None = None

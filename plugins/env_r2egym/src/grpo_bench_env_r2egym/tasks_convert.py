@@ -106,7 +106,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
     if path.suffix != ".parquet":
         return path
     try:
-        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+        from pyarrow import parquet
     except ImportError:
         raise InputError(f"{path} needs pyarrow to be read", hint="install pyarrow, or give JSONL") from None
     with path.open("rb") as file:
