@@ -114,13 +114,14 @@ def test_a_rollout_that_is_no_sample_is_started_again_under_another_id_up_to_the
 
 
 def test_a_patch_that_steered_its_grading_is_an_alarm():
-    script = {name: Trajectory(name, 7, "task", Purpose.TRAIN, (), End.COMPLETED, 0.0, None, counters=counters)
+    script = {name: Trajectory(name, 7, "task", Purpose.TRAIN, (), End.COMPLETED, 0.0, None, counters=counters,
+                               verdict="the modes disagree")
               for name, counters in (("g.1", {"tampering": 1}), ("g.2", {"malformed_calls": 2}))}
 
     async def body(pool, workers, events):
         await group(pool)
         alarms = [event.data for event in events if event.kind == Kind.ALARM]
-        assert len(alarms) == 1 and "task task was tampered with" in alarms[0]["message"]
+        assert [alarm["message"] for alarm in alarms] == ["rollout g.1 tampered with its grading: the modes disagree"]
 
     pool_test(body, workers=Workers(script=script))
 

@@ -172,6 +172,7 @@ class Trajectory:
     ``reward`` is None where there is none; it is never 0.0 in place of a missing one. ``masked`` is the environment's
     own wish to keep the rollout out of the loss. ``durations`` maps queue, sandbox_start, generate, environment and
     score to seconds. ``counters`` counts notable happenings such as ``split_sequences`` or ``malformed_calls``.
+    ``verdict`` is what grading said, for people.
     """
 
     rollout_id: str
@@ -185,6 +186,7 @@ class Trajectory:
     masked: bool = False
     durations: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
+    verdict: str = ""
 
     @property
     def turns(self) -> int:

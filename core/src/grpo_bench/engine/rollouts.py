@@ -192,8 +192,8 @@ class RolloutPool:
             durations={key: round(value, 6) for key, value in trajectory.durations.items()},
             counters=dict(trajectory.counters), attempt=attempt, worker=rank)
         if trajectory.counters.get(_TAMPERING):
-            self._recorder.alarm(_TAMPERING, f"grading of task {trajectory.task_id} was tampered with; its patch and "
-                                 "verdict are in trajectories/")
+            self._recorder.alarm(_TAMPERING, f"rollout {trajectory.rollout_id} tampered with its grading: "
+                                             f"{trajectory.verdict or 'the verdict does not say how'}")
 
 
 def first_error(error: BaseException) -> BaseException:

@@ -116,7 +116,7 @@ def _to_json(rollout: Trajectory) -> dict[str, Any]:
         "purpose": rollout.purpose.value, "end": rollout.end.value, "reward": rollout.reward, "masked": rollout.masked,
         "failure": failure and {"cause": failure.cause.value, "message": failure.message,
                                 "traceback": failure.traceback},
-        "durations": dict(rollout.durations), "counters": dict(rollout.counters),
+        "durations": dict(rollout.durations), "counters": dict(rollout.counters), "verdict": rollout.verdict,
         "sequences": [[_turn_to_json(turn) for turn in sequence.turns] for sequence in rollout.sequences],
     }
 
@@ -144,7 +144,7 @@ def _from_json(raw: dict[str, Any]) -> Trajectory:
         tuple(TokenSequence(tuple(_turn_from_json(turn) for turn in turns)) for turns in raw["sequences"]),
         End(raw["end"]), raw["reward"],
         failure and Failure(Cause(failure["cause"]), failure["message"], failure["traceback"]),
-        raw["masked"], raw["durations"], raw["counters"])
+        raw["masked"], raw["durations"], raw["counters"], raw.get("verdict", ""))
 
 
 def _turn_from_json(raw: dict[str, Any]) -> Turn:

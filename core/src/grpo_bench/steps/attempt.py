@@ -167,6 +167,7 @@ class Attempt:
         self._durations: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
         self._masked = False
+        self._verdict = ""
         self._hop = "queue"
         self._since = parts.clock.monotonic()
 
@@ -206,6 +207,7 @@ class Attempt:
         if score.reward is None or not math.isfinite(score.reward):
             raise _Stop(End.FAILED, Failure(Cause.SCORE, f"no reward ({score.reward}): {score.detail}"))
         self._counters.update(score.counters)
+        self._verdict = score.detail
         self._masked |= score.masked
         return self._trajectory(end, float(score.reward))
 
@@ -293,4 +295,5 @@ class Attempt:
             rollout_id=self._rollout_id, group_id=self._group_id, task_id=self._task.id,
             purpose=self._sampling.purpose, sequences=record.sequences if record else (), end=end, reward=reward,
             failure=failure, masked=self._masked, durations=dict(self._durations), counters=dict(counters),
+            verdict=self._verdict,
         )
