@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -171,6 +171,16 @@ def test_each_rollout_has_a_socket_of_its_own_while_it_lives(worker: RolloutWork
     [program] = PROGRAMS
     assert (program.state, program.context.interpreter, program.context.run_folder) == (
         "closed", "/env/bin/python", "/runs/one")
+
+
+def test_a_long_path_is_no_obstacle(worker: RolloutWorker, tmp_path: Path) -> None:
+    """The address of a Unix socket holds 104 bytes."""
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    worker._context = replace(worker._context, rendezvous=str(deep))
+    assert [trajectory.reward for trajectory in play(worker)] == [1.0, 1.0]
+    folders = {Path(path).parent for box in WORLD.boxes for path in box.sockets.values()}
+    assert len(folders) == 1 and not folders.pop().exists()
 
 
 @pytest.mark.parametrize(("raised", "end", "cause"), [

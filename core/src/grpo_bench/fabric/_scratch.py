@@ -19,9 +19,8 @@ from pathlib import Path
 _PREFIX = "grpo-bench-scratch-"
 _NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 _MEMORY = Path("/dev/shm")
-_SOCKET_PATH_ROOM = 40
-"""Longest temporary folder that leaves room, in the 104 bytes a socket's address holds, for a scratch folder and the
-socket of a rollout in it."""
+_SOCKET_PATH_ROOM = 70
+"""Longest temporary folder that leaves room for a socket's name in the 104 bytes a socket address holds."""
 
 
 class Scratch:

@@ -7,6 +7,7 @@ sandbox has to hold, and the call that drives the agent. Behind either door the 
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from grpo_bench.contract import Agent, AgentEnd, PolicyClient, ProgramAgent, Sam
 
 SOCKET = "/run/grpo-bench/policy.sock"
 """Where a program finds the policy, inside its sandbox."""
+_ROOM = 80
+"""Longest folder that leaves room for a socket's name in the 104 bytes of its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,14 @@ class _Access:
 
 
 class AsProgram:
-    """The agent is a program; ``folder`` holds a socket for each rollout in flight."""
+    """The agent is a program; ``folder`` holds a socket for each rollout in flight, or another one where its path is
+    too long for a socket's address."""
 
     def __init__(self, agent: ProgramAgent, gateway: Gateway, folder: Path, rank: int) -> None:
         self._agent = agent
         self._gateway = gateway
         self._folder = folder
+        self._own: tempfile.TemporaryDirectory[str] | None = None
         self._names = (f"{rank}-{number}.sock" for number in itertools.count())
 
     @property
@@ -117,6 +122,9 @@ class AsProgram:
         return self._agent.max_turns
 
     async def start(self) -> None:
+        if len(str(self._folder)) > _ROOM:
+            self._own = tempfile.TemporaryDirectory(prefix="grpo-bench-", dir="/tmp")
+            self._folder = Path(self._own.name)
         await self._gateway.start(tcp=False)
         await self._agent.start()
 
@@ -139,3 +147,5 @@ class AsProgram:
             await self._agent.close()
         finally:
             await self._gateway.close()
+            if self._own is not None:
+                self._own.cleanup()

@@ -33,7 +33,7 @@ from .bwrap import environment, visible
 from .cgroups import Cgroup, make_cgroup
 from .holding import INSIDE, PYTHON, Holder
 from .limits import Limits
-from .running import Running
+from .running import Running, start_process
 from .sif import squashfs_of
 from .spec import Image, SandboxError, SandboxSpec
 
@@ -125,7 +125,7 @@ class ApptainerSandbox(BwrapSandbox):
                "limits": self._rlimits(), "uid": self._holder.uid, "owner": os.getpid(),
                "argv": [*around, program, *self._arguments(home, env, pristine), *argv]}
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *PYTHON, str(INSIDE / "step.py"), json.dumps(job), stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[writing], cwd="/",
                 env={"PATH": f"{Path(program).parent}:/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)
@@ -165,14 +165,14 @@ class Contained(Running):
                 os.kill(first, signal.SIGTERM)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._grace_s):
-                    await self._process.wait()
+                    await self.wait()
             if self._process.returncode is None:
                 with suppress(ProcessLookupError):
                     os.kill(first, signal.SIGKILL)
         elif self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        await self._process.wait()
+        await self.wait()
         self.close()
 
     def _first(self) -> int | None:

@@ -15,7 +15,7 @@ from . import bwrap
 from .cgroups import Cgroup, make_cgroup
 from .holding import INSIDE, PYTHON, Holder, inside_uid
 from .limits import Limits
-from .running import DROPPED, Running, collect
+from .running import DROPPED, Running, collect, start_process
 from .spec import SandboxError, SandboxSpec
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
@@ -46,6 +46,7 @@ class BwrapSandbox:
         self._holder = holder
         self._cgroup = cgroup
         self._live: set[Running] = set()
+        self._lent: list[Running] = []
         self._entry: Entry | None = None
         self._closed = False
         self._bwrap = shutil.which("bwrap") or "bwrap"
@@ -56,6 +57,7 @@ class BwrapSandbox:
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b"") -> Running:
         running = await self._start(argv, env)
+        self._lent.append(running)
         try:
             await running.feed(stdin)
         except BaseException:
@@ -66,6 +68,7 @@ class BwrapSandbox:
     async def entry(self) -> Entry | None:
         if self._entry is None:
             keeper = await self._start(["sh", "-c", "echo ready && exec sleep infinity"], {})
+            self._lent.append(keeper)
             if await keeper.stdout.readline() != b"ready\n":
                 said = (await keeper.stderr.read()).decode(errors="replace").strip()
                 raise SandboxError(f"the sandbox lets nobody in: {said or 'it said nothing'}")
@@ -138,6 +141,8 @@ class BwrapSandbox:
             return
         self._closed = True
         await asyncio.gather(*(self._end(running) for running in tuple(self._live)), return_exceptions=True)
+        for running in self._lent:
+            running.let_go()
         await self._holder.close()
         for _ in range(_CGROUP_TRIES):
             if self._cgroup.remove():
@@ -180,7 +185,7 @@ class BwrapSandbox:
                "limits": self._rlimits(), "uid": self._holder.uid, "owner": os.getpid(),
                "argv": [self._bwrap, "--args", str(told), "--json-status-fd", str(writing), "--", *argv]}
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *PYTHON, str(INSIDE / "step.py"), json.dumps(job), stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[told, writing], cwd="/",
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)

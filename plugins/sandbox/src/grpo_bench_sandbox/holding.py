@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .limits import Limits
+from .running import exit_code, let_go, start_process
 from .spec import SandboxError, SandboxSpec
 
 INSIDE = Path(__file__).parent / "inside"
@@ -54,7 +55,7 @@ class Holder:
             "source": None if spec.source is None else str(spec.source), **_etc(inside_uid(spec)),
         }
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *PYTHON, str(INSIDE / "holder.py"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)
         except BaseException:
@@ -86,7 +87,8 @@ class Holder:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        await self._process.wait()
+        await exit_code(self._process)
+        let_go(self._process)
         with suppress(OSError):
             self.mount.rmdir()
 

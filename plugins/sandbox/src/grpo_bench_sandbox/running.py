@@ -45,7 +45,7 @@ class Running:
         stream.close()
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        return await exit_code(self._process)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Running:
                     os.kill(pid, signal.SIGTERM)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._grace_s if members else 0):
-                    await self._process.wait()
+                    await self.wait()
             if self._process.returncode is None and space and _space(first) == space:
                 with suppress(ProcessLookupError):
                     os.kill(first, signal.SIGKILL)
@@ -78,7 +78,7 @@ class Running:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        await self._process.wait()
+        await self.wait()
         self.close()
 
     async def _begun(self) -> int | None:
@@ -95,6 +95,45 @@ class Running:
             _ = self.report
             os.close(self._status)
             self._status = -1
+
+    def let_go(self) -> None:
+        """Close its streams, read to their end or not."""
+        let_go(self._process)
+
+
+async def start_process(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    """As asyncio's own. Where a cancellation comes meanwhile, asyncio would wait for ever for pipes that nobody
+    connects any more: here the process is there first, and then is ended."""
+    creating = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options))
+    try:
+        return await asyncio.shield(creating)
+    except asyncio.CancelledError:
+        while not creating.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(creating)
+        if creating.exception() is None:
+            process = creating.result()
+            with suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(exit_code(process))
+            let_go(process)
+        raise
+
+
+async def exit_code(process: asyncio.subprocess.Process) -> int:
+    """How a process ended, once it has; asyncio's own wait lasts until somebody has read all that it wrote, too."""
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        while process.returncode is None:
+            await asyncio.wait([waiting], timeout=_POLL_S)
+    finally:
+        waiting.cancel()
+    return process.returncode
+
+
+def let_go(process: asyncio.subprocess.Process) -> None:
+    """Close the streams of a process that has ended, whoever has not read them to their end."""
+    process._transport.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def collect(stream: asyncio.StreamReader, limit: int) -> bytes:

@@ -508,3 +508,14 @@ def test_a_place_inside_cannot_be_two_things(inside: Any) -> None:
 
     with pytest.raises(PlanError, match="cannot be both"):
         inside(use, mounts={"/opt/x": "/usr"}, image=Image(binds={"/opt/x": "/tmp"}))
+
+
+def test_a_program_nobody_reads_is_killed_all_the_same(inside: Any) -> None:
+    async def use(box: Any) -> None:
+        program = await box.spawn(["sh", "-c", "yes; sleep 308"], env={})
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(QUICK_S):
+            await program.kill()
+        assert await program.wait() != 0
+
+    inside(use)
