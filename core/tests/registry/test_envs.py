@@ -59,7 +59,7 @@ def test_building_again_builds_nothing_unless_it_must(rooms) -> None:
     assert not mark.exists()
 
 
-def test_the_inventory_is_taken_once_until_its_function_changes(rooms) -> None:
+def test_the_inventory_is_taken_once_until_its_package_changes(rooms) -> None:
     rooms.plugin()
     build(env_of(), print)
     locate(env_of(), None)
@@ -70,6 +70,10 @@ def test_the_inventory_is_taken_once_until_its_function_changes(rooms) -> None:
     taker.write_text(taker.read_text() + "\n# changed\n")
     locate(env_of(), None)
     assert rooms.asked == asked + 1
+    (taker.parent / "inside").mkdir()
+    (taker.parent / "inside/part.py").write_text("WHAT = 1\n")
+    locate(env_of(), None)
+    assert rooms.asked == asked + 2
 
 
 def test_another_lock_is_another_environment(rooms) -> None:

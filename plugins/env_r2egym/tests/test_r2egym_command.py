@@ -38,6 +38,7 @@ def test_scripts_that_do_something_else(script, said):
     "sitecustomize.py", "src/usercustomize.py", "x.pth", "pytest.py", "pytest/__init__.py", "_pytest/runner.py",
     "src/pluggy/__init__.py", "r2e_tests/test_a.py", "r2e_tests", ".venv/bin/python", "run_tests.sh",
     "x.egg-info/entry_points.txt", "a/x.dist-info/METADATA", ".grading/run.py",
+    "a\nb/conftest.py", "r2e_tests/a\nb",
 ])
 def test_files_that_steer_the_tests(path):
     assert CONTROL.fullmatch(path)

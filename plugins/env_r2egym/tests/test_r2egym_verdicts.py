@@ -104,3 +104,12 @@ def test_phases_become_the_words_of_a_summary():
             ("test", {**test, "id": "t.py::d", "xfail": True}),
             ("collect", {"id": "t.py"}), ("end", {"code": 1})]
     assert records.read(channel(made), WORD).results == {"a": "ERROR", "b": "ERROR", "": "ERROR"}
+
+
+@pytest.mark.parametrize("line", [
+    "no json", "[" * 100_000, "1", '["test", null]', '["test", {}]', '["canaries", []]', '["state", {"changed": 1}]'])
+def test_a_record_that_is_none_is_a_fault_and_no_error(line):
+    said = records.read(f"{channel(honest()[:1])}{WORD} 1 {line}\n", WORD)
+    assert said.code is None
+    assert said.faults == ("a record is not as the recorder makes them",)
+    assert judge(LOG, said, 1, EXPECTED).reward == 0.0

@@ -163,6 +163,14 @@ def test_rows_in_parquet_are_converted_to_the_same_bytes_and_kept(tmp_path: Path
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"no columns", b"PAR1PAR1"])
+def test_a_damaged_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "part.parquet").write_bytes(content)
+    lists = ids(tmp_path / "a.txt", 1), ids(tmp_path / "b.txt", 2)
+    with pytest.raises(InputError, match=r"part\.parquet cannot be read as parquet"):
+        run("convert", "--dataset", tmp_path, "--ids", *lists, "--out", tmp_path / "out")
+
+
 @pytest.mark.parametrize(("train", "validation", "said"), [
     ((1, 2), (2,), "share 1 ids"), ((1, 9), (2,), "no row for 1"), ((1, 1), (2,), "more than once"),
     ((), (2,), "no ids")])

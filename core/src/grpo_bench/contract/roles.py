@@ -247,8 +247,8 @@ class ProgramSandbox(Sandbox, Protocol):
         ...
 
     async def entry(self) -> Entry | None:
-        """The way in for a process of this host, good until ``close``, which kills what came in; None: there is none
-        here."""
+        """The way in for a process of this host, good until ``diff`` or ``close``, which kill what came in; None: there
+        is none here."""
         ...
 
 

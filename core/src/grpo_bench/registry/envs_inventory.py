@@ -2,8 +2,8 @@
 
 The function runs in a process of its own that finds grpo_bench, pluggy and the plugin's package beside the
 environment's libraries, as a worker does. It may take as long as importing those libraries takes, so the answer is kept
-in a file and holds while nothing it depends on changes: interpreter, installed packages, the function's module, the
-machine.
+in a file and holds while nothing it depends on changes: interpreter, installed packages, the sources of the function's
+package, the machine.
 """
 
 from __future__ import annotations
@@ -56,9 +56,13 @@ def inventory_of(python: str, env: WorkerEnv, file: Path) -> dict[str, Any]:
 
 def _key(found: Interpreter, env: WorkerEnv) -> str:
     spec = find_spec(env.inventory.partition(":")[0])
-    source = Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
+    sources = []
+    if spec is not None and spec.origin is not None:
+        origin = Path(spec.origin)
+        sources = [(str(path.relative_to(origin.parent)), path.read_bytes().hex())
+                   for path in (sorted(origin.parent.rglob("*.py")) if spec.parent else [origin])]
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    parts = [found.path, found.version, found.stamps, env.inventory, source.hex(), socket.gethostname(), devices]
+    parts = [found.path, found.version, found.stamps, env.inventory, sources, socket.gethostname(), devices]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

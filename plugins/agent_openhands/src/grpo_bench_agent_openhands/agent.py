@@ -45,6 +45,7 @@ class OpenHandsAgent:
         self._context = context
         self._interpreter = context.interpreter
         self._server: ForkServer | None = None
+        self._starting = asyncio.Lock()
         self._user_template = prompts.user_template(config)
         self._system_template = prompts.system_template(config)
         self._keeper = Keeper(config, context.run_folder, context.logger)
@@ -60,6 +61,7 @@ class OpenHandsAgent:
         try:
             self._server = await ForkServer.start(self._interpreter, _enter(), self._environment("/"), _START_S)
         except (OSError, RuntimeError, TimeoutError) as error:
+            self._server = None
             self._context.logger.warning("OpenHands is imported anew for each rollout: no fork server: %s", error)
             return
         self._context.logger.info("OpenHands is imported once: %.1f CPU seconds, %.0f MiB", self._server.cost["cpu_s"],
@@ -77,7 +79,7 @@ class OpenHandsAgent:
         finally:
             await program.kill()
         if isinstance(program, Forked) and program.lost:
-            raise RuntimeError("the fork server of the agent ended; the rollouts to come import OpenHands themselves")
+            raise RuntimeError("the fork server of the agent ended; the next rollout starts another")
         if (asked := access.asked()) is not None:
             self._keeper.keep(asked)
         result = ends.read(data)
@@ -96,11 +98,20 @@ class OpenHandsAgent:
             await self._server.close()
 
     async def _program(self, sandbox: ProgramSandbox, workdir: str, job: bytes) -> Program:
-        server = self._server
-        if server is not None and server.alive and (entry := await sandbox.entry()) is not None:
+        server = await self._serving()
+        if server is not None and (entry := await sandbox.entry()) is not None:
             return await server.fork(entry, job)
         argv = [self._interpreter, "-E", "-s", "-B", "-W", "ignore", f"{INSIDE}/agent_main.py"]
         return await sandbox.spawn(argv, env=self._environment(workdir), stdin=job)
+
+    async def _serving(self) -> ForkServer | None:
+        """The fork server; one that has ended is replaced, once for all rollouts that miss it."""
+        async with self._starting:
+            if self._server is not None and not self._server.alive:
+                self._context.logger.warning("the fork server of the agent ended and is started again")
+                await self._server.close()
+                await self.start()
+            return self._server
 
     def _job(self, task: Task, access: PolicyAccess) -> bytes:
         sampling, workdir = access.sampling, task.prompt["workdir"]

@@ -26,6 +26,7 @@ PROGRAMS = Path(__file__).parent / "inside"
 _PACKET = 2**16
 _GONE = -9
 _CLOSE_S = 10.0
+_KILL_S = 30.0
 
 
 class Forked:
@@ -46,10 +47,13 @@ class Forked:
         return await asyncio.shield(self._exit)
 
     async def kill(self) -> None:
-        """End it, at once; what it has started ends with its sandbox."""
+        """End it, at once; what it has started ends with its sandbox. A server that does not see to it hangs, and is
+        ended with all its children."""
         if not self._exit.done():
             self._server.kill(self._name)
-            await self.wait()
+            await asyncio.wait([self._exit], timeout=_KILL_S)
+        if not self._exit.done():
+            self._server.give_up()
 
     def ended(self, code: int, usage: Mapping[str, float]) -> None:
         """The server's word that it is gone."""
@@ -118,6 +122,11 @@ class ForkServer:
     def kill(self, name: str) -> None:
         with suppress(OSError):
             self._control.send(json.dumps({"id": name, "kill": True}).encode())
+
+    def give_up(self) -> None:
+        """End a server that does not answer."""
+        self._process.kill()
+        self._hang_up()
 
     async def close(self) -> None:
         """End the server and its children. Closing twice is fine."""

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -120,12 +121,12 @@ def test_a_generator_that_fails_is_in_the_record(forked: Work) -> None:
 
 
 def test_side_by_side_they_do_not_meet(forked: Work) -> None:
-    scripts = [[bash(f"echo 'number = {number}' > mine.py && sleep 0.{number}"), bash("cat mine.py; ls /tmp"), DONE]
+    scripts = [[bash(f"(echo 'number = {number}'; ls /tmp) > mine.py; sleep 0.{number}"), bash("cat mine.py"), DONE]
                for number in range(6)]
     for number, played in enumerate(forked.together(scripts)):
         assert played.end == ENDS["finished"]
         assert f"+number = {number}\n" in played.diff
-        assert played.told(2).count("openhands-") == 1
+        assert played.diff.count("\n+openhands-") == 1
         exact(played)
 
 
@@ -178,18 +179,30 @@ def test_nothing_of_the_host_can_be_had_in_it(start: Starter, monkeypatch: pytes
     assert said.startswith("end\n1000\n"), said
 
 
-def test_without_its_fork_server_it_goes_on(start: Starter) -> None:
-    work = start()
+async def stricken(work: Work, blow: signal.Signals) -> Played:
+    """A rollout under way when that signal hits the fork server."""
     server = work.agent._server
     assert server is not None
+    rollout = asyncio.ensure_future(converse(work.agent, sandboxed, [bash("sleep 60")]))
+    while not server._children and not rollout.done():  # noqa: ASYNC110 - nothing tells of a fork
+        await asyncio.sleep(0.05)
+    server._process.send_signal(blow)
+    return await rollout
 
-    async def run() -> Played:
-        rollout = asyncio.ensure_future(converse(work.agent, sandboxed, [bash("sleep 3")]))
-        await asyncio.sleep(2)
-        server._process.kill()
-        return await rollout
 
-    played = work.run(run())
-    assert isinstance(played.end, RuntimeError)
-    assert "the fork server of the agent ended" in str(played.end)
-    assert work.play(DONE).end == ENDS["finished"]
+@pytest.mark.parametrize(("blow", "error", "words"), [
+    (signal.SIGKILL, RuntimeError, "the fork server of the agent ended"),
+    (signal.SIGSTOP, TimeoutError, "the agent took longer than 15 s"),
+])
+def test_a_fork_server_that_dies_or_hangs_is_replaced(start: Starter, monkeypatch: pytest.MonkeyPatch,
+                                                      blow: signal.Signals, error: type[Exception],
+                                                      words: str) -> None:
+    monkeypatch.setattr("grpo_bench_agent_openhands.forking._KILL_S", 1.0)
+    work = start(agent_timeout_s=15.0, command_timeout_s=AGENT_S)
+    first = work.agent._server
+    assert first is not None
+    played = work.run(stricken(work, blow))
+    assert isinstance(played.end, error) and words in str(played.end)
+    assert not first.alive
+    work.play(DONE)
+    assert work.agent._server is not first and work.agent.costs[-1]["import_s"] < 1.0

@@ -32,6 +32,8 @@ from .tasks import TaskList, row_of
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 LOG_BYTES = 1 << 26
 """Output of a test run that is kept: the summary, which counts, comes last."""
+_DETAIL = 4000
+"""Characters of a score's detail."""
 
 
 class SandboxStartError(GrpoBenchError):
@@ -131,7 +133,8 @@ class R2EGym:
                 faults.append("the modes disagree")
                 notes.append(f"{other} says {second.reward:g}: {second.detail}")
         counters = {"tampering": 1} if faults else {}
-        return Score(verdict.reward, detail=" | ".join(notes), counters=counters)
+        detail = " | ".join(notes)[:_DETAIL].encode(errors="replace").decode()  # names in it are the patch's to choose
+        return Score(verdict.reward, detail=detail, counters=counters)
 
     async def _verdict(self, mode: str, job: Job, image: TaskImage, hidden: Hidden,
                        script: command.Command | None) -> Verdict:

@@ -115,8 +115,11 @@ def _as_lines(path: Path, cache: Path) -> Path:
     lines = cache / f"{digest}.jsonl"
     if not lines.exists():
         part = lines.with_suffix(".part")
-        with part.open("w") as file:
-            for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
-                file.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
+        try:
+            with part.open("w") as file:
+                for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
+                    file.writelines(json.dumps(row, default=str) + "\n" for row in batch.to_pylist())
+        except ValueError as error:  # pyarrow's own are such
+            raise InputError(f"{path} cannot be read as parquet: {error}", hint="download it again") from None
         part.replace(lines)
     return lines

@@ -277,3 +277,22 @@ def test_an_image_with_everything_inside(toy, tmp_path, monkeypatch):
     assert said.stdout.split()[-1] == "1"
     assert ".venv" not in patch
     assert [(score.reward, score.counters) for score in scores] == [(1.0, {}), (0.0, {})], scores
+
+
+def test_nothing_that_a_patch_does_keeps_it_from_being_graded(toy):
+    long = "/".join(["d" * 200] * 5)
+    names = [f"{long}/{number}/conftest.py" for number in range(900)]
+    new = "new file mode 100644\n--- /dev/null\n"
+    many = "".join(f"diff --git a/{name} b/{name}\n{new}+++ b/{name}\n@@ -0,0 +1 @@\n+x\n" for name in names)
+    encoder = "import json\nold = json._default_encoder.encode\njson._default_encoder.encode = changed\n"
+    garbled = toy.patch("total", {"tally.py": f"changed = lambda data: 'no'\n{encoder}{BAD}"})
+    named = toy.patch("total", {"tally.py": f"""
+def changed(data):
+    data[1] |= {{"id": "t.py::\\ud800"}} if data[0] == "test" else {{}}
+    return old(data)
+{encoder}{BAD}"""})
+    scores = grade(toy, [many, garbled, named, "no diff could be made of these files: 'x'\n"])
+    assert [score.reward for score in scores] == [0.0] * 4
+    assert all(score.detail.encode() for score in scores)
+    assert "tampering" in scores[1].counters
+    assert "tampering" in scores[2].counters

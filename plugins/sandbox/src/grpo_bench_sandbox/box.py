@@ -19,7 +19,9 @@ from .running import DROPPED, Running, collect, start_process
 from .spec import SandboxError, SandboxSpec
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")
-TIMED_OUT, NOT_FOUND = 124, 127
+TIMED_OUT, UNFIT, NOT_FOUND = 124, 126, 127
+_MOST_BYTES = 100_000
+"""Of a command line, as JSON: below what the kernel takes as one argument, which is how it comes to the sandbox."""
 _FILE_S = 60.0
 _DIFF_S = 120.0
 _READ_BYTES = 1 << 26
@@ -35,6 +37,10 @@ _AS_THEY_ARE = "* -filter -ident -working-tree-encoding"
 """What files are read with, whatever the working folder's own attributes say."""
 _WHAT_TO_ADD = "{ printf '.\\0'; find . -xdev -mindepth 2 -name .git -prune -printf ':(exclude,literal)%h\\0'; }"
 """Everything but repositories within, one of which without a commit would make git refuse the whole."""
+
+
+class UnfitError(OSError):
+    """Text that no program can be given. This says nothing about the sandbox."""
 
 
 class BwrapSandbox:
@@ -53,9 +59,15 @@ class BwrapSandbox:
 
     async def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "",
                    env: Mapping[str, str] | None = None) -> ExecResult:
-        return await self._run(argv, timeout_s, stdin.encode(errors="surrogateescape"), env=env or {})
+        try:
+            check_words(argv, env or {})
+            data = _encoded(stdin)
+        except UnfitError as error:
+            return ExecResult(UNFIT, "", str(error))
+        return await self._run(argv, timeout_s, data, env=env or {})
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b"") -> Running:
+        check_words(argv, env)
         running = await self._start(argv, env)
         self._lent.append(running)
         try:
@@ -91,29 +103,39 @@ class BwrapSandbox:
 
     async def write(self, path: str, text: str) -> None:
         script = 'mkdir -p -- "$(dirname -- "$1")" && exec cat > "$1"'
-        result = await self._run(["sh", "-c", script, "sh", self._path(path)], _FILE_S,
-                                 text.encode(errors="surrogateescape"))
+        result = await self._run(["sh", "-c", script, "sh", self._path(path)], _FILE_S, _encoded(text))
         if result.exit_code:
             raise OSError(f"{path}: {result.stderr.strip()}")
 
     async def diff(self) -> str:
+        """What has changed, once whoever still lives inside has been ended: they could keep it from being made. Where
+        the files themselves do, such as by being too large, a text that says so and is no patch."""
+        await asyncio.gather(*(self._end(running) for running in tuple(self._live)))
+        self._entry = None
         git = f"{' '.join(_GIT)} --work-tree={self.spec.workdir}"
         show = f"{git} diff --cached --binary --no-ext-diff --no-textconv --no-color HEAD"
         add = f"{git} add -A --pathspec-from-file=- --pathspec-file-nul"
-        found = await self._differ(f"mkdir -p {_ATTRIBUTES} && echo '{_AS_THEY_ARE}' > {_ATTRIBUTES}/attributes && "
-                                   f"{_WHAT_TO_ADD} | {add} && {show}")
+        enter = f"chmod u+rwx {self.spec.workdir} && cd {self.spec.workdir}"
+        found = await self._differ(f"{enter} && mkdir -p {_ATTRIBUTES} && echo '{_AS_THEY_ARE}' > "
+                                   f"{_ATTRIBUTES}/attributes && {_WHAT_TO_ADD} | {add} && {show}")
         if _is_text(found):
             return found
-        return await self._differ(f"echo '* -diff' >> {_ATTRIBUTES}/attributes && {show}")
+        return await self._differ(f"{enter} && echo '* -diff' >> {_ATTRIBUTES}/attributes && {show}")
 
     async def _differ(self, script: str) -> str:
         """What git says with no settings but ours: those of the user inside are anybody's."""
-        result = await self._run(["sh", "-c", script], _DIFF_S, b"", pristine=True, keep=_READ_BYTES, env=_NO_SETTINGS,
-                                 errors="surrogateescape")
+        async def git(said: str) -> ExecResult:
+            return await self._run(["sh", "-c", said], _DIFF_S, b"", pristine=True, keep=_READ_BYTES, env=_NO_SETTINGS,
+                                   errors="surrogateescape")
+
+        result = await git(script)
         if result.exit_code:
-            raise SandboxError(f"no diff could be made: {result.stderr.strip() or f'exit code {result.exit_code}'}")
+            why = result.stderr.strip() or f"exit code {result.exit_code}"
+            if result.timed_out or (await git(f"{' '.join(_GIT)} cat-file -e HEAD")).exit_code:
+                raise SandboxError(f"no diff could be made: {why}")
+            return f"no diff could be made of these files: {why[-500:]!a}\n"
         if _cut(result.stdout):
-            raise SandboxError(f"the diff is larger than {_READ_BYTES} bytes")
+            return f"no diff is made: it is larger than {_READ_BYTES} bytes\n"
         return result.stdout
 
     async def prepare(self) -> None:
@@ -130,8 +152,9 @@ class BwrapSandbox:
         workdir = self.spec.workdir
         git = f"{' '.join(_GIT)} --work-tree={workdir} -c user.name=task -c user.email=task@localhost"
         result = await self._run(["sh", "-c", (
-            f"rm -rf {workdir}/.git && {git} init -q && {git} add -A && {git} commit -q --allow-empty -m task && "
-            f"cp -a /run/pristine {workdir}/.git && git config --file {workdir}/.git/config --unset core.worktree; "
+            f"cd {workdir} && rm -rf {workdir}/.git && {git} init -q && {git} add -A && "
+            f"{git} commit -q --allow-empty -m task && cp -a /run/pristine {workdir}/.git && "
+            f"git config --file {workdir}/.git/config --unset core.worktree; "
             f"[ -d {workdir}/.git ]")], _DIFF_S, b"", pristine=True)
         if result.exit_code:
             raise SandboxError(f"the image's working folder got no history: {result.stderr.strip()}")
@@ -171,6 +194,8 @@ class BwrapSandbox:
             return ExecResult(TIMED_OUT, out, err, True)
         if code and err.startswith("bwrap: execvp"):
             return ExecResult(NOT_FOUND, out, err.removeprefix("bwrap: execvp "))
+        if code and err.startswith("bwrap: Can't chdir to"):
+            return ExecResult(UNFIT, out, err.removeprefix("bwrap: "))
         if code and "exit-code" not in running.report:
             raise SandboxError(f"a command could not be started: {err.strip()[-500:] or f'exit code {code}'}")
         return ExecResult(code if code >= 0 else 128 - code, out, err)
@@ -217,8 +242,9 @@ class BwrapSandbox:
         return found
 
     def _path(self, path: str) -> str:
-        if "\0" in path or not path:
+        if not path:
             raise OSError(f"{path!r} is no path")
+        check_words([path], {})
         return posixpath.join(self.spec.workdir, path)
 
 
@@ -238,6 +264,22 @@ async def open_sandbox(spec: SandboxSpec, limits: Limits) -> BwrapSandbox:
         await asyncio.shield(box.close())
         raise
     return box
+
+
+def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """UnfitError where the kernel would not take a command line."""
+    words = [*argv, *env, *env.values()]
+    if any(b"\0" in _encoded(word) for word in words):
+        raise UnfitError("a command line cannot have a zero byte in it")
+    if len(json.dumps(words)) > _MOST_BYTES:
+        raise UnfitError(f"a command line cannot be longer than {_MOST_BYTES} bytes")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise UnfitError("half of a surrogate pair is no text") from None
 
 
 def _cut(text: str) -> bool:

@@ -43,7 +43,7 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
 def arguments(spec: SandboxSpec, limits: Limits, holder: Holder, *, env: Mapping[str, str], pristine: bool = False,
               extra: Mapping[str, str] | None = None) -> list[str]:
     """The command line up to the command. ``pristine`` shows the git folder that diffs start from at /run/pristine, and
-    ``extra`` more of the holder's places."""
+    starts outside of the working folder, which may be shut; ``extra`` shows more of the holder's places."""
     root, uid = str(holder.mount), inside_uid(spec)
     options = ["--unshare-all", "--unshare-user", "--uid", str(uid), "--gid", str(uid), "--disable-userns",
                "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "sandbox", "--clearenv"]
@@ -67,7 +67,7 @@ def arguments(spec: SandboxSpec, limits: Limits, holder: Holder, *, env: Mapping
         options += ["--bind", f"{root}/pristine", "/run/pristine"]
     if spec.image.root == "host":
         options += ["--remount-ro", "/"]
-    options += ["--remount-ro", "/dev", "--chdir", spec.workdir]
+    options += ["--remount-ro", "/dev", "--chdir", "/" if pristine else spec.workdir]
     for name, value in {**environment(spec), **env}.items():
         options += ["--setenv", name, value]
     return options

@@ -23,7 +23,7 @@ from .limits import Limits
 LIMITS = Limits(memory_mb=128, pids=48, cpu_s=1, file_mb=8, scratch_mb=32, shm_mb=8, open_files=64,
                 output_bytes=1 << 16, grace_s=0.3)
 """Those of the sandboxes that are tried: small, so that little is taken where they do not hold."""
-_COMMAND_S = 20.0
+_COMMAND_S = 60.0
 _GONE_S = 5.0
 
 
@@ -289,7 +289,7 @@ async def trials() -> AsyncIterator[tuple[Trial, ...]]:
         unix.bind(f"\0{name}")
         for server in (tcp, unix):
             server.listen()
-        victim = await asyncio.create_subprocess_exec("sleep", "60")
+        victim = await asyncio.create_subprocess_exec("sleep", "900")
         try:
             yield (
                 Trial("memory", "8 processes of 40 MiB", "memory", _at_most(_MEMORY, LIMITS.memory_mb, "MiB")),

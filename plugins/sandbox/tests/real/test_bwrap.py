@@ -174,6 +174,50 @@ def test_what_is_too_large_is_not_read_by_halves(inside: Any) -> None:
     inside(use, limits=LIMITS.model_copy(update={"file_mb": 128}))
 
 
+@pytest.mark.parametrize("word", ["echo \0", "echo \ud83d", "true " + "x" * 200_000])
+def test_what_no_program_can_be_given_is_an_answer(inside: Any, word: str) -> None:
+    async def use(box: Any) -> None:
+        assert (await sh(box, word)).exit_code == 126
+        for attempt in (box.read(word), box.write(word, "x"), box.spawn(["sh", "-c", word], env={})):
+            with pytest.raises(OSError, match=r"command line|surrogate"):
+                await attempt
+        assert (await sh(box, "true")).exit_code == 0
+
+    inside(use)
+
+
+@pytest.mark.parametrize("script", [
+    "echo x > shut; chmod 000 shut", "for i in 1 2 3; do head -c 20000000 /dev/urandom > $i; done"])
+def test_files_of_which_no_diff_can_be_made_are_no_patch(inside: Any, script: str) -> None:
+    async def use(box: Any) -> None:
+        await sh(box, script)
+        found = await box.diff()
+        assert found.startswith("no diff could be made of these files: ")
+        assert found.count("\n") == 1
+
+    inside(use)
+
+
+def test_a_shut_working_folder_is_an_answer_and_has_a_diff(inside: Any) -> None:
+    async def use(box: Any) -> None:
+        await sh(box, "echo y > pkg/code.py; chmod 000 .")
+        assert (await sh(box, "true")).exit_code == 126
+        assert "+y" in await box.diff()
+
+    inside(use)
+
+
+def test_a_diff_is_made_whoever_has_been_left_behind(inside: Any) -> None:
+    async def use(box: Any) -> None:
+        fill = "echo y > pkg/code.py; for i in $(seq 200); do sleep 100 & done; echo full; wait"
+        program = await box.spawn(["bash", "-c", fill], env={"PATH": "/usr/bin:/bin"})
+        await program.stderr.read(1)
+        assert "+y" in await box.diff()
+        assert await program.wait() != 0
+
+    inside(use)
+
+
 def test_a_command_that_is_not_there_is_an_answer(inside: Any) -> None:
     async def use(box: Any) -> None:
         for argv in (["no-such-command"], ["/"], ["./pkg"]):

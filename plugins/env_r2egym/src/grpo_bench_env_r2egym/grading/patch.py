@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from grpo_bench.contract import Sandbox
 
-TESTS = re.compile(r"r2e_tests(/.*)?")
+TESTS = re.compile(r"(?s)r2e_tests(/.*)?")
 """Never the patch's to change; where the tests lie, the copy gets them from elsewhere."""
 CONTROL = re.compile(
-    r"(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|(site|user)customize(\.py|/.*)|[^/]*\.pth"
+    r"(?s)(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|(site|user)customize(\.py|/.*)|[^/]*\.pth"
     r"|[^/]*\.(egg|dist)-info(/.*)?|EGG-INFO/.*|[^/]*\.egg-link)"
     r"|((src|lib)/)?(_?pytest|pluggy|iniconfig)(\.py|/.*)|(r2e_tests|\.venv|\.grading)(/.*)?|run_tests\.sh")
 """Files that steer a test run rather than being tested by it."""
@@ -46,6 +46,8 @@ async def apply(sandbox: Sandbox, patch: str, *, exact: bool, timeout_s: float) 
         return Applied(_said(listed.stderr))
     paths = [entry.split("\t", 2)[-1] for entry in listed.stdout.split("\0") if entry]
     left_out = tuple(path for path in paths if rule(path))
+    if unclear := next((path for path in left_out if "\ufffd" in path), None):
+        return Applied(f"{unclear} is no name to leave out")
     if len(left_out) > _MOST_LEFT_OUT:
         return Applied(f"it changes {len(left_out)} files that steer the tests")
     argv = ["git", "apply", f"--whitespace={'fix' if exact else 'nowarn'}",

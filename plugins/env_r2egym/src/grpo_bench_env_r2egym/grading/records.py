@@ -28,21 +28,26 @@ def read(channel: str, word: str) -> Records:
     lines: dict[str, list[str]] = {status: [] for status in ("PASSED", "ERROR", "FAILED")}
     planted: dict[str, Any] = {}
     code: int | None = None
-    for kind, data in _records(channel, word, faults):
-        if kind == "test":
-            status = _status(data)
-            if status:
-                lines[status].append(data["id"])
-        elif kind == "collect":
-            lines["ERROR"].append(data["id"])
-        elif kind == "canaries":
-            planted = data
-        elif kind == "state":
-            faults += [f"changed {name}" for name in data["changed"]] + [f"a plugin {name}" for name in data["foreign"]]
-        elif kind == "broken":
-            faults.append(data["why"])
-        elif kind == "end":
-            code = data["code"]
+    try:
+        for kind, data in _records(channel, word, faults):
+            if kind == "test":
+                status = _status(data)
+                if status:
+                    lines[status].append(data["id"])
+            elif kind == "collect":
+                lines["ERROR"].append(data["id"])
+            elif kind == "canaries":
+                planted = {name: str(data[name]) for name in ("passing", "failing") if data[name] is not None}
+            elif kind == "state":
+                faults += [f"changed {name}" for name in data["changed"]]
+                faults += [f"a plugin {name}" for name in data["foreign"]]
+            elif kind == "broken":
+                faults.append(str(data["why"]))
+            elif kind == "end":
+                code = data["code"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        faults.append("a record is not as the recorder makes them")
+        code = None
     said = summary.of_lines(f"{status} {name}" for status, names in lines.items() for name in names)
     return Records(said, _key(planted.get("passing")), _key(planted.get("failing")), code, tuple(faults))
 
