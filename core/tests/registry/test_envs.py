@@ -232,6 +232,16 @@ def test_an_interpreter_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch,
     assert (found.path, found.version, found.tag) == (str(python), "3.29.4", "cp329")
 
 
+def test_an_interpreter_beside_the_engines_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As where nobody says where pyenv keeps them, which the engine's own came from."""
+    python = tmp_path / "3.29.4/bin/python3.29"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho '{\"version\": \"3.29.4\", \"able\": true, \"stamps\": []}'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "3.11.7"))
+    assert find_python("later", SpecifierSet(">=3.29,<3.30")).path == str(python)
+
+
 def test_a_step_that_fails_leaves_its_output_and_nothing_else(rooms, built_once: Path) -> None:
     rooms.plugin('schema = 1\npython = ">=3.11"\nsteps = [{packages = ["tiny==1.0"]}, {packages = ["broken==1.0"]}]',
                  name="broken")

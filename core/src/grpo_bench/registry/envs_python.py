@@ -90,12 +90,15 @@ def find_python(name: str, versions: SpecifierSet, wanted: str | None = None) ->
 
 
 def _candidates() -> Iterator[str]:
-    """The base of the engine's interpreter, then what PATH has, then what others have installed."""
+    """The base of the engine's interpreter, then what PATH has, then what others have installed, beside that base too."""
     yield os.path.join(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     for minor in _MINORS:
         if path := shutil.which(f"python3.{minor}"):
             yield path
+    places = [(Path(os.environ.get(variable) or os.path.expanduser(usual)), versions)
+              for variable, usual, versions in _INSTALLERS]
+    beside = Path(sys.base_prefix).parent
+    places += [(beside, ""), (beside, "cpython-")]
     for minor in _MINORS:
-        for variable, usual, versions in _INSTALLERS:
-            folder = Path(os.environ.get(variable) or os.path.expanduser(usual))
+        for folder, versions in places:
             yield from map(str, sorted(folder.glob(f"{versions}3.{minor}.*/bin/python3.{minor}")))
