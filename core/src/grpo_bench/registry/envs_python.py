@@ -90,7 +90,7 @@ def find_python(name: str, versions: SpecifierSet, wanted: str | None = None) ->
 
 
 def _candidates() -> Iterator[str]:
-    """The base of the engine's interpreter, then what PATH has, then what others have installed, beside that base too."""
+    """The base of the engine's interpreter, then what PATH has, then what others have installed, beside it too."""
     yield os.path.join(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     for minor in _MINORS:
         if path := shutil.which(f"python3.{minor}"):
