@@ -5,7 +5,7 @@ Nothing is imported, not even the contract, so that listing is quick and a broke
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distributions
 
@@ -34,7 +34,13 @@ class Installed:
 
 def installed_plugins() -> tuple[Installed, ...]:
     """All entry points of all roles, by role and name. One name may appear twice: see :func:`duplicates`."""
-    groups = {GROUP + role: role for role in ROLES}
+    found = entry_points({GROUP + role: role for role in ROLES})
+    return tuple(sorted(found, key=lambda item: (ROLES.index(item.role), item.name, item.distribution)))
+
+
+def entry_points(groups: Mapping[str, str]) -> list[Installed]:
+    """All entry points of these groups, each with what its group stands for as its role. Of a distribution that is
+    found twice, the first counts."""
     found: list[Installed] = []
     seen: set[str] = set()
     for distribution in distributions():
@@ -43,11 +49,11 @@ def installed_plugins() -> tuple[Installed, ...]:
                                  next(iter(distribution.metadata.get_all("Summary", [])), ""), point.value)
                        for point in distribution.entry_points if point.group in groups]
         except (TypeError, ValueError, AttributeError, OSError):
-            continue  # metadata that cannot be read: whatever it is, it is no plugin
+            continue  # metadata that cannot be read: whatever it is, it brings nothing
         if brought and brought[0].distribution not in seen:
             seen.add(brought[0].distribution)
             found += brought
-    return tuple(sorted(found, key=lambda item: (ROLES.index(item.role), item.name, item.distribution)))
+    return found
 
 
 def duplicates(plugins: Iterable[Installed]) -> dict[tuple[str, str], tuple[str, ...]]:

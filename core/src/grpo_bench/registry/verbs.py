@@ -8,37 +8,19 @@ imported.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from importlib.metadata import distributions
 from typing import Any
 
-GROUP = "grpo_bench.verb"
+from .installed import GROUP, Installed, entry_points
+
+VERB = "verb"
 
 
-@dataclass(frozen=True, order=True)
-class InstalledVerb:
-    """One verb. ``value`` is the ``module:function`` that fills in its parser."""
-
-    name: str
-    distribution: str
-    summary: str
-    value: str
-
-
-def installed_verbs() -> tuple[InstalledVerb, ...]:
+def installed_verbs() -> tuple[Installed, ...]:
     """All of them, by name and distribution."""
-    found = set()
-    for distribution in distributions():
-        try:
-            found |= {InstalledVerb(point.name, distribution.metadata["Name"],
-                                    next(iter(distribution.metadata.get_all("Summary", [])), ""), point.value)
-                      for point in distribution.entry_points if point.group == GROUP}
-        except (TypeError, ValueError, AttributeError, OSError):
-            continue  # metadata that cannot be read brings no verb
-    return tuple(sorted(found))
+    return tuple(sorted(entry_points({GROUP + VERB: VERB}), key=lambda item: (item.name, item.distribution)))
 
 
-def fill_verb(name: str, among: Iterable[InstalledVerb], parser: Any) -> None:
+def fill_verb(name: str, among: Iterable[Installed], parser: Any) -> None:
     """Have the verb's parser filled in by its distribution; PlanError where that cannot be done."""
     from ..contract import PlanError, load_object
     owners = [item for item in among if item.name == name]

@@ -84,8 +84,8 @@ class Gateway(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Access:
-    """The contract's PolicyAccess."""
+class Access:
+    """The contract's PolicyAccess, over a rollout's session."""
 
     socket: str
     token: str
@@ -132,7 +132,7 @@ class AsProgram:
     async def door(self, session: Any) -> AsyncIterator[Door]:
         path = self._folder / next(self._names)
         ticket = await self._gateway.admit(session, path)
-        access = _Access(SOCKET, ticket.token, self._gateway.model, session)
+        access = Access(SOCKET, ticket.token, self._gateway.model, session)
 
         async def run(task: Task, sandbox: Any) -> AgentEnd:
             return await self._agent.run(task, sandbox, access)

@@ -21,6 +21,7 @@ from grpo_bench.contract import (
 )
 from grpo_bench.contract.values import Ids
 from grpo_bench.policy import ChatFormat, Gateway, RolloutRecord, make_policy
+from grpo_bench.steps.meeting import Access
 from grpo_bench_agent_openhands.agent import OpenHandsAgent
 from grpo_bench_sandbox import Limits, SandboxSpec, backend
 
@@ -76,29 +77,6 @@ class Writer:
     async def abort(self, request_id: str) -> None: ...
 
     async def release(self, rollout_id: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Access:
-    """What the core gives an agent, over a session of the gateway."""
-
-    socket: str
-    token: str
-    model: str
-    session: Any
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.session.sampling
-
-    def replies(self) -> int:
-        return self.session.replies
-
-    def asked(self) -> Mapping[str, Any] | None:
-        return self.session.asked
-
-    def truncated(self) -> bool:
-        return self.session.truncated
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ No process of the host can move into such a container, so there is no entry.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -31,9 +30,9 @@ from grpo_bench.contract import Entry, PlanError, ProgramSandbox
 from .box import BwrapSandbox
 from .bwrap import environment, visible
 from .cgroups import Cgroup, make_cgroup
-from .holding import INSIDE, PYTHON, Holder
+from .holding import INSIDE, PATH, Holder
 from .limits import Limits
-from .running import Running, start_process
+from .running import Running
 from .sif import squashfs_of
 from .spec import Image, SandboxError, SandboxSpec
 
@@ -117,26 +116,12 @@ class ApptainerSandbox(BwrapSandbox):
         if self._closed:
             raise SandboxError("the sandbox is closed")
         program, configuration = installed()
-        reading, writing = os.pipe()
-        home = f"{self._holder.mount}/home"
-        around = [shutil.which("unshare") or "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
-                  "bash", "-c", (INSIDE / "contain.sh").read_text(), "contain", str(writing), home, configuration]
-        job = {"holder": self._holder.pid, "user": os.geteuid() != 0, "cgroups": self._cgroup.entrances,
-               "limits": self._rlimits(), "uid": self._holder.uid, "owner": os.getpid(),
-               "argv": [*around, program, *self._arguments(home, env, pristine), *argv]}
-        try:
-            process = await start_process(
-                *PYTHON, str(INSIDE / "step.py"), json.dumps(job), stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[writing], cwd="/",
-                env={"PATH": f"{Path(program).parent}:/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        running = Contained(process, reading, self.limits.grace_s)
-        self._live.add(running)
-        return running
+        home, script = f"{self._holder.mount}/home", (INSIDE / "contain.sh").read_text()
+        return await self._launched(
+            lambda status: [shutil.which("unshare") or "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
+                            "bash", "-c", script, "contain", str(status), home, configuration, program,
+                            *self._arguments(home, env, pristine), *argv],
+            path=f"{Path(program).parent}:{PATH}", kind=Contained)
 
     def _arguments(self, home: str, env: Mapping[str, str], pristine: bool) -> list[str]:
         """Apptainer's command line up to the command, which starts with nothing but its own environment."""

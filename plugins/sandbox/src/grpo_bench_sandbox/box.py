@@ -7,13 +7,13 @@ import json
 import os
 import posixpath
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from grpo_bench.contract import Entry, ExecResult, PlanError
 
 from . import bwrap
 from .cgroups import Cgroup, make_cgroup
-from .holding import INSIDE, PYTHON, Holder, inside_uid
+from .holding import INSIDE, PATH, PYTHON, Holder, inside_uid
 from .limits import Limits
 from .running import DROPPED, Running, collect, start_process
 from .spec import SandboxError, SandboxSpec
@@ -205,22 +205,30 @@ class BwrapSandbox:
             raise SandboxError("the sandbox is closed")
         options = bwrap.arguments(self.spec, self.limits, self._holder, env=env, pristine=pristine)
         told = _unseen(options)
+        try:
+            return await self._launched(lambda status: [
+                self._bwrap, "--args", str(told), "--json-status-fd", str(status), "--", *argv], (told,))
+        finally:
+            os.close(told)
+
+    async def _launched(self, command: Callable[[int], Sequence[str]], kept: Sequence[int] = (), path: str = PATH,
+                        kind: type[Running] = Running) -> Running:
+        """Begin a command among what the holder holds. ``command`` gets the descriptor on which it is to report, and
+        inherits those that are ``kept``."""
         reading, writing = os.pipe()
         job = {"holder": self._holder.pid, "user": os.geteuid() != 0, "cgroups": self._cgroup.entrances,
-               "limits": self._rlimits(), "uid": self._holder.uid, "owner": os.getpid(),
-               "argv": [self._bwrap, "--args", str(told), "--json-status-fd", str(writing), "--", *argv]}
+               "limits": self._rlimits(), "uid": self._holder.uid, "owner": os.getpid(), "argv": command(writing)}
         try:
             process = await start_process(
                 *PYTHON, str(INSIDE / "step.py"), json.dumps(job), stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[told, writing], cwd="/",
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[*kept, writing], cwd="/",
+                env={"PATH": path}, start_new_session=True)
         except BaseException:
             os.close(reading)
             raise
         finally:
             os.close(writing)
-            os.close(told)
-        running = Running(process, reading, self.limits.grace_s)
+        running = kind(process, reading, self.limits.grace_s)
         self._live.add(running)
         return running
 

@@ -64,20 +64,24 @@ def _nothing(code: str) -> Callable[[Sandbox, str], Awaitable[str | None]]:
 
 
 _MEMORY = """
-import os, time
+import os, signal, time
 print(0, flush=True)
-reading, writing = os.pipe()
+made = []
 for _ in range(8):
-    if os.fork() == 0:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
         held = b"x" * (40 << 20)
         os.write(writing, b"h")
-        time.sleep(1)
-        os._exit(0)
-os.close(writing)
-held = 0
-while os.read(reading, 1):
-    held += 40
-    print(held, flush=True)
+        time.sleep(900)
+    made.append(child)
+    os.close(writing)
+    os.read(reading, 1)
+time.sleep(1)
+alive = [child for child in made if os.waitpid(child, os.WNOHANG)[0] == 0]
+print(40 * len(alive))
+for child in alive:
+    os.kill(child, signal.SIGKILL)
 """
 _PROCESSES = """
 import os, signal, time

@@ -19,6 +19,8 @@ from .spec import SandboxError, SandboxSpec
 
 INSIDE = Path(__file__).parent / "inside"
 PYTHON = (sys.executable, "-I", "-S")
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where the host's own programs around a command are looked for."""
 INSIDE_UID = 1000
 PARENT = Path("/tmp")
 PREFIX = "grpo-bench-sandbox-"
@@ -57,7 +59,7 @@ class Holder:
         try:
             process = await start_process(
                 *PYTHON, str(INSIDE / "holder.py"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, start_new_session=True)
+                stderr=asyncio.subprocess.PIPE, env={"PATH": PATH}, start_new_session=True)
         except BaseException:
             mount.rmdir()
             raise

@@ -1,15 +1,17 @@
 #!/bin/bash
 # get_apptainer.sh FOLDER: a real apptainer in FOLDER/bin on a Debian-like machine whose libc is older than the package
 # of Debian sid wants. Its program finds its other parts beside itself, and gets sid's libc from FOLDER/lib, so nothing
-# outside FOLDER changes. Needs apt-get, dpkg-deb and patchelf, and runs as any user; takes some seconds.
+# outside FOLDER changes. Packages come from where this machine has its own of Debian from. Needs apt-get, dpkg-deb and
+# patchelf, and runs as any user; takes some seconds.
 set -euo pipefail
 home=$(realpath -m "${1:?usage: get_apptainer.sh FOLDER}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists/partial,cache/archives/partial,debs,root} "$home"/{bin,lib}
-cat > "$work/sid.sources" <<'EOF'
+source=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | grep -m1 '/debian/$')
+cat > "$work/sid.sources" <<EOF
 Types: deb
-URIs: http://deb.debian.org/debian
+URIs: $source
 Suites: sid
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg

@@ -22,6 +22,8 @@ from grpo_bench.contract import ProgramSandbox
 from grpo_bench_sandbox import Image, Limits, SandboxError, SandboxSpec, backend
 from grpo_bench_sandbox.sif import squashfs_of
 
+from .boxes import used
+
 PROGRAMS = ("bash", "sh", "env", "cat", "ls", "mkdir", "rm", "mv", "cp", "dd", "sleep", "id", "git", "dirname", "touch",
             "head", "setsid", "chmod")
 ARCHITECTURES = {"x86_64": b"02", "aarch64": b"04"}
@@ -80,14 +82,7 @@ Use = Callable[[ProgramSandbox], Awaitable[Any]]
 def inside(request: pytest.FixtureRequest, sif: Path) -> Callable[..., Any]:
     """Runs a coroutine function with an open sandbox."""
     def run(use: Use, *, limits: Limits = LIMITS, masks: tuple[str, ...] = (), **spec: Any) -> Any:
-        async def play() -> Any:
-            box = await backend(request.param).open(SandboxSpec(image=Image("sif", sif, masks=masks), **spec), limits)
-            try:
-                return await use(box)
-            finally:
-                await box.close()
-
-        return asyncio.run(play())
+        return used(request.param, SandboxSpec(image=Image("sif", sif, masks=masks), **spec), limits, use)
 
     return run
 
