@@ -249,6 +249,21 @@ def test_mounts_are_read_only_and_sockets_can_be_talked_to(source: Path, tmp_pat
     assert (tmp_path / "lib" / "f").read_text() == "lent\n"
 
 
+@pytest.mark.parametrize("folder", ["/tmp", "/home/agent", "/testbed", "/opt"])
+def test_a_mount_may_lie_deep_in_any_folder(inside: Any, tmp_path: Path, folder: str) -> None:
+    """As where an environment of workers lies in the host's /tmp, and is shown in the same place."""
+    (lent := tmp_path / "lent").mkdir()
+    (lent / "f").write_text("lent\n")
+    where = f"{folder}/user/.cache/envs/one"
+
+    async def use(box: Any) -> None:
+        for _ in range(2):
+            assert (await sh(box, f"cat {where}/f; touch {where}/g || echo no")).stdout == "lent\nno\n"
+        assert await box.entry() is not None
+
+    inside(use, mounts={where: str(lent)})
+
+
 def test_what_is_not_there_cannot_be_mounted(inside: Any) -> None:
     async def use(box: Any) -> None:
         raise AssertionError("opened")

@@ -56,6 +56,8 @@ def main() -> None:
             raise SystemExit(f"{place.partition('/')[2]} is a link in the image, and nothing can be shown below it")
         if not os.path.isdir(f"{root}/{place}"):
             os.mkdir(f"{root}/{place}")
+            if config["root"]:
+                os.chown(f"{root}/{place}", uid, uid)  # who makes the last folder of the path, to mount on
     own = [name for name in ("work", "pristine", "home") if os.path.isdir(f"{root}/{name}")]
     if os.geteuid() == 0 and config["root"]:
         run("chown", "-Rh", f"{uid}:{uid}", "--", *(f"{root}/{name}" for name in own))
