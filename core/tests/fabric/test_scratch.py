@@ -104,3 +104,13 @@ def test_a_full_memory_that_is_the_place_for_temporary_files_too_is_taken_all_th
     scratch = Scratch(memory=1)
     assert scratch.path.parent == place
     scratch.remove()
+
+
+def test_an_orderly_end_takes_it_along_and_that_of_a_child_does_not(tmp_path):
+    """Workers that are told to end do not sweep: whoever made it cleans up where it can."""
+    code = ("import os, sys\nfrom grpo_bench.fabric import Scratch\nmade = Scratch()\n"
+            "if (child := os.fork()) == 0: sys.exit()\nos.waitpid(child, 0)\nprint(made.path, made.path.exists())\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env={**os.environ, "TMPDIR": str(tmp_path)})
+    path, there = done.stdout.split()
+    assert there == "True" and not os.path.exists(path)

@@ -20,7 +20,7 @@ import numpy as np
 from . import errors, events, fabric, roles, values
 
 _ARRAY, _TUPLE, _RECORD, _ENUM, _PATH, _SET, _INT = range(1, 8)
-_TAGS = frozenset({"$type", "$array", "$tuple", "$enum", "$float", "$path"})
+_TAGS = frozenset({"$type", "$array", "$tuple", "$enum", "$float", "$path", "$map"})
 _DTYPES = frozenset({"bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "float32", "float64"})
 
 
@@ -128,8 +128,9 @@ def to_jsonable(value: Any) -> Any:
     if is_dataclass(value) and type(value).__name__ in _KNOWN:
         content = {item.name: to_jsonable(getattr(value, item.name)) for item in fields(value)}
         return {"$type": type(value).__name__, **content}
-    if isinstance(value, Mapping) and not _TAGS & value.keys():
-        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        plain = {str(key): to_jsonable(item) for key, item in value.items()}
+        return {"$map": plain} if _TAGS & value.keys() else plain
     raise TypeError(f"a {type(value).__qualname__} has no JSON form: {value!r:.80}")
 
 
@@ -152,7 +153,8 @@ def from_jsonable(data: Any) -> Any:
         return float(data["$float"])
     if "$path" in data:
         return Path(data["$path"])
-    return {key: from_jsonable(item) for key, item in data.items()}
+    content = data.get("$map", data)
+    return {key: from_jsonable(item) for key, item in content.items()}
 
 
 def _known(name: str) -> type[Any]:

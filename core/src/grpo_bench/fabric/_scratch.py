@@ -8,6 +8,7 @@ one looks, once it holds the lock, whether it is still there: so a live one is n
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import re
@@ -24,8 +25,8 @@ _SOCKET_PATH_ROOM = 70
 
 
 class Scratch:
-    """An empty private folder, there until ``remove``; in memory where the machine has a place with ``memory`` bytes
-    left for it, 0: on disk."""
+    """An empty private folder, there until ``remove`` or the orderly end of the process that made it; in memory where
+    the machine has a place with ``memory`` bytes left for it, 0: on disk."""
 
     def __init__(self, *, memory: int = 0) -> None:
         sweep(*((_MEMORY, _disk()) if memory else (_disk(),)))
@@ -34,11 +35,14 @@ class Scratch:
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             self._lock = _held(self.path)
+        self._owner = os.getpid()
+        atexit.register(self.remove)
 
     def remove(self) -> None:
         """Remove it with all it holds; twice is fine."""
-        if self._lock < 0:
+        if self._lock < 0 or os.getpid() != self._owner:
             return
+        atexit.unregister(self.remove)
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
