@@ -6,9 +6,11 @@ from .errors import (
 )
 from .events import Kind, Phase
 from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
-from .history import canonical, settings_of, timeless
+from .history import canonical, divided, settings_of, timeless
 from .observers import RunFacts, hookimpl
-from .plugin import API_VERSION, Capabilities, Plugin, Site, WorkerEnv, load_object
+from .plugin import (
+    API_VERSION, Capabilities, FileDigests, Plugin, PreflightContext, Site, WorkerEnv, load_object,
+)
 from .roles import (
     Agent, AgentEnd, Clock, Entry, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware,
     PluginContext, PolicyAccess, PolicyClient, PolicyFacts, Program, ProgramAgent, ProgramSandbox, Reply, Role, Ruleset,
@@ -28,15 +30,15 @@ from .values import (
 __all__ = [
     "API_VERSION", "Address", "AdvantageSettings", "Agent", "AgentEnd", "BatchError", "Boundary", "Capabilities",
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
-    "ExecResult", "FabricHandle", "Failure", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient",
-    "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted",
-    "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase", "Placement",
-    "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
-    "PolicySettings", "Position", "Program", "ProgramAgent", "ProgramSandbox", "Purpose", "RefitError",
-    "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
+    "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
+    "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
+    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase",
+    "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
+    "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent", "ProgramSandbox", "Purpose",
+    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
     "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
     "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
     "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical",
-    "hookimpl", "load_object", "settings_of", "timeless",
+    "divided", "hookimpl", "load_object", "settings_of", "timeless",
 ]

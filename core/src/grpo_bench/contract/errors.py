@@ -19,8 +19,9 @@ Every error says what, where, and what to do, and survives pickling and the work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,13 @@ class PlanError(InputError):
 
 class Missing(PlanError):
     """A profile that is valid asks for something that this machine does not have. ``items`` says what, one line each:
-    what it is, where it was looked for, what to do."""
+    what it is, where it was looked for, what to do. ``facts`` are those that the plugin knows all the same."""
 
-    def __init__(self, message: str, *, items: Sequence[str] = (), hint: str = "",
-                 boundary: Boundary | None = None) -> None:
+    def __init__(self, message: str, *, items: Sequence[str] = (), facts: Mapping[str, Any] | None = None,
+                 hint: str = "", boundary: Boundary | None = None) -> None:
         super().__init__(message, hint=hint, boundary=boundary)
         self.items: tuple[str, ...] = tuple(items) or (message,)
+        self.facts: Mapping[str, Any] = dict(facts or {})
 
 
 class RunFolderError(InputError):

@@ -50,7 +50,8 @@ class Kind(StrEnum):
     VALIDATION = "validation"
     """A validation (version, k, tasks, passed, metrics, standard_error, seconds, ends, target_met)"""
     CHECKPOINT = "checkpoint"
-    """A checkpoint was written (folder, what, seconds, bytes: of the trainer's part)"""
+    """A checkpoint was written (folder, what, seconds, bytes: of the trainer's part; for weights that are to be
+    evaluated updated_at: when the update behind them ended, UTC)"""
     ALARM = "alarm"
     """Something a person should know (name, message; for ``engine_lost`` engine, cause, seconds)"""
     STALL = "stall"
@@ -61,6 +62,10 @@ class Kind(StrEnum):
     """An interrupted run goes on in another process, whose ``elapsed_s`` starts at 0 (from_step: of the checkpoint, 0
     for none; from_seq: the first event that is not in it; attempt: 2 or more; forced: what differs from the attempt
     before, as text; settings: the resolved profile, where forced)"""
+    EVALUATION_STARTED = "evaluation_started"
+    """The first of a deferred evaluation, in a journal of its own that follows the training's (run, training_sha256: of
+    its journal, checkpoints: step, folder and updated_at of each, in order, metric, target, k, scored, unscored,
+    settings, parts, observers, placements, tasks)"""
     ERROR = "error"
     """The run failed (type, message, hint, plugin, role, task, traceback)"""
     RUN_ENDED = "run_ended"

@@ -4,6 +4,9 @@ A run that was interrupted goes on from a checkpoint in another process: an *att
 Its first event is ``resumed``; until it goes on with a step, its events have no step and are its set-up. The
 *canonical* history is what an uninterrupted run would have recorded: without what an earlier attempt did after the
 checkpoint, the resumption and the set-up after it.
+
+A deferred evaluation has a journal of its own; its events follow those of the training, and begin with
+``evaluation_started``.
 """
 
 from __future__ import annotations
@@ -26,8 +29,21 @@ _NAMES = frozenset({"run", "worker"})
 _ROLLOUTS = (Kind.ROLLOUT, Kind.GROUP)
 
 
+def divided(events: Iterable[Event]) -> tuple[list[Event], list[Event]]:
+    """The events of the training, and those of the deferred evaluation, which may be none."""
+    everything = list(events)
+    start = next((number for number, event in enumerate(everything) if event.kind == Kind.EVALUATION_STARTED),
+                 len(everything))
+    return everything[:start], everything[start:]
+
+
 def canonical(events: Iterable[Event]) -> list[Event]:
-    """The events of one uninterrupted history, in the order of the journal, numbered anew."""
+    """The events of one uninterrupted history, in the order of the journals, numbered anew."""
+    kept = [event for journal in divided(events) for event in _uninterrupted(journal)]
+    return [event if event.seq == seq else replace(event, seq=seq) for seq, event in enumerate(kept)]
+
+
+def _uninterrupted(events: Iterable[Event]) -> list[Event]:
     kept: list[Event] = []
     setting_up = False
     for event in events:
@@ -38,7 +54,7 @@ def canonical(events: Iterable[Event]) -> list[Event]:
         elif event.step is not None or not setting_up:
             kept.append(event)
             setting_up = False
-    return [event if event.seq == seq else replace(event, seq=seq) for seq, event in enumerate(kept)]
+    return kept
 
 
 def timeless(events: Iterable[Event]) -> list[tuple[str, int | None, Mapping[str, Any]]]:
@@ -60,10 +76,11 @@ def timeless(events: Iterable[Event]) -> list[tuple[str, int | None, Mapping[str
 
 
 def settings_of(events: Iterable[Event]) -> Mapping[str, Any]:
-    """The resolved profile that the latest attempt runs: the first event's, or that of a forced resumption."""
+    """The resolved profile that the latest attempt runs: the first event's, or that of a forced resumption or of an
+    evaluation."""
     found: Mapping[str, Any] = {}
     for event in events:
-        if event.kind in (Kind.RUN_STARTED, Kind.RESUMED):
+        if event.kind in (Kind.RUN_STARTED, Kind.RESUMED, Kind.EVALUATION_STARTED):
             found = event.data.get("settings", found)
     return found
 

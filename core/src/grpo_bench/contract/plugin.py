@@ -7,9 +7,10 @@ The module that holds a descriptor imports pydantic and this package only; every
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from .fabric import Placement
 from .roles import PolicyFacts, Role
@@ -80,6 +81,29 @@ class Site:
     machine: Mapping[str, Any] = field(default_factory=dict)
 
 
+class FileDigests(Protocol):
+    """Hashes of files: many at once, with progress, and from a cache where path, size and time of change are known."""
+
+    def __call__(self, files: Sequence[Path], algorithm: str = "sha256") -> Mapping[Path, str]:
+        """Hex digest of each file; OSError where one cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class PreflightContext:
+    """What a plugin may look at before a run. ``site`` is what ``describe`` gets; ``settings`` the resolved profile as
+    JSON data, ``facts`` what each part said about itself, by role; ``provenance`` what software a run would be made of;
+    ``runs`` the folder that would hold its run folder; ``say`` shows one line of progress."""
+
+    site: Site
+    settings: Mapping[str, Any]
+    facts: Mapping[str, Mapping[str, Any]]
+    provenance: Mapping[str, Any]
+    runs: Path
+    digests: FileDigests
+    say: Callable[[str], None]
+
+
 @dataclass(frozen=True)
 class Plugin:
     """A plugin's descriptor.
@@ -93,6 +117,9 @@ class Plugin:
     returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
     there: Missing, with all of it, where only the machine lacks what the settings ask for. A trainer's facts say what
     it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md).
+    ``preflight`` (optional) takes config and :class:`PreflightContext` and yields Findings about this machine, however
+    long that takes. ``judge`` (rulesets, optional) takes the path of something that is no run folder, such as a log,
+    and returns Findings about it, or None where it knows no such thing.
     ``stand_in`` is True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is
     known not to meet, each with the reason.
     """
@@ -109,6 +136,8 @@ class Plugin:
     env: WorkerEnv | None = None
     narrow: str | None = None
     describe: str | None = None
+    preflight: str | None = None
+    judge: str | None = None
     requires: tuple[str, ...] = ()
     supports: Mapping[str, str] = field(default_factory=dict)
     stand_in: bool = False

@@ -388,11 +388,19 @@ class ProgramAgent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One verdict of a ruleset: which rule, whether it holds, on which value."""
+    """One verdict: which rule, whether it holds, on which value.
+
+    ``key`` is the value of the profile that it is about, dotted. ``why`` is the rule's reason in words, or what depends
+    on it; ``fix`` what to do where it does not hold. ``unknown`` says that it cannot be judged here, since what it asks
+    about is missing; it is not ``ok`` then."""
 
     rule: str
     ok: bool
     message: str
+    key: str = ""
+    why: str = ""
+    fix: str = ""
+    unknown: bool = False
 
 
 class Ruleset(Protocol):
@@ -400,7 +408,8 @@ class Ruleset(Protocol):
 
     def check(self, profile: Any) -> Sequence[Finding]:
         """Judge a profile before it runs: the resolved profile as JSON data and, under ``facts``, what each part said
-        about itself, by role."""
+        about itself, by role. Where this machine lacks something, ``missing`` lists it, and facts may be absent: what
+        depends on them is unknown."""
         ...
 
     def should_validate(self, step: int, max_steps: int) -> bool: ...

@@ -203,6 +203,9 @@ class ValidationSettings(Settings):
     """Also before the first step (the base's value)."""
     at_end: bool = False
     """Also after the last step, where the cadence would skip it."""
+    deferred: bool = False
+    """Save the weights after each step that is due, and validate them when training is over, in order, until the target
+    is met; the time that counts is that of the update behind the weights that met it."""
     metric: str | None = None
     """The metric that ends the run: accuracy or, for k > 1, pass_k, pass_hat_k, pass_1. None: no early stop."""
     target: Share | None = None
@@ -217,6 +220,9 @@ class ValidationSettings(Settings):
             raise ValueError(f"metric {self.metric!r} is not reported with k = {self.k}; available: {', '.join(known)}")
         if (self.metric is None) != (self.target is None):
             raise ValueError("metric and target belong together: give both or neither")
+        if self.deferred and self.at_start:
+            raise ValueError("at_start asks for a validation before the first step, and a deferred one has only "
+                             "weights that an update left behind")
         return self
 
 

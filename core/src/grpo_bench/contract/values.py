@@ -337,6 +337,8 @@ class Status(StrEnum):
     TARGET_MET = "target_met"
     TARGET_MISSED = "target_missed"
     COMPLETED = "completed"
+    TRAINED = "trained"
+    """All steps ran, and the weights that they left behind are still to be evaluated."""
     FAILED = "failed"
     INTERRUPTED = "interrupted"
 
