@@ -8,17 +8,17 @@ import grpo_bench.contract as contract
 NAMES = {
     "API_VERSION", "Address", "AdvantageSettings", "Agent", "AgentEnd", "BatchError", "Boundary", "Capabilities",
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
-    "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator", "GeneratorClient",
-    "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError", "Interrupted",
-    "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase", "Placement",
-    "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PreflightContext", "PolicyClient", "PolicyFacts",
-    "PolicySettings", "Position", "Program", "ProgramAgent", "ProgramSandbox", "Purpose", "RefitError",
-    "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
+    "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
+    "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
+    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase",
+    "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
+    "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent", "ProgramSandbox", "Purpose",
+    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
     "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
     "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
     "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical", "divided",
-    "hookimpl", "load_object", "settings_of", "timeless",
+    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical",
+    "divided", "hookimpl", "load_object", "settings_of", "timeless",
 }
 
 
