@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from grpo_bench.contract import PlanError, PluginError, WorkerLost
+from grpo_bench.processes import start_process
 
 _CARRIED = ("grpo_bench", "pluggy")
 _OLDEST = (3, 11)
@@ -63,7 +64,7 @@ async def _version(interpreter: str) -> str | None:
     """The version of a python; None where it does not say."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_ANSWER_S):
-            asked = await asyncio.create_subprocess_exec(
+            asked = await start_process(
                 interpreter, "-c", _VERSION, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL)
             try:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 from ..contract import InputError, PluginError
+from ..processes import start_process
 
 OK, FAILED, KNOWN, SKIPPED = "ok", "FAILED", "known failure", "skipped"
 START_S = 60.0
@@ -80,7 +81,7 @@ async def _process(request: Request, output: IO[str]) -> AsyncIterator[
         tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
     reading, writing = os.pipe()
     arguments = ["-m", "grpo_bench.testing", json.dumps(asdict(request)), str(writing)]
-    process = await asyncio.create_subprocess_exec(
+    process = await start_process(
         sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
         pass_fds=[writing], start_new_session=True)
     os.close(writing)

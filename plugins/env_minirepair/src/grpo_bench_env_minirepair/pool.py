@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_bench.processes import start_process
+
 from . import launch
 from .config import MiniRepairConfig
 from .inside.serve import REPLY, REQUEST, Outcome
@@ -114,7 +116,7 @@ class _Server:
 
     @classmethod
     async def start(cls, isolation: str) -> _Server:
-        process = await asyncio.create_subprocess_exec(
+        process = await start_process(
             *launch.command(isolation), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env=launch.ENVIRONMENT, start_new_session=True)
         server = cls(process)

@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 from grpo_bench.contract import Entry, ExecResult, PlanError
+from grpo_bench.processes import start_process
 
 from . import bwrap
 from .cgroups import Cgroup, make_cgroup
 from .holding import INSIDE, PATH, PYTHON, Holder, inside_uid
 from .limits import Limits
-from .running import DROPPED, Running, collect, start_process
+from .running import DROPPED, Running, collect
 from .spec import SandboxError, SandboxSpec
 
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts")

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from grpo_bench.processes import exit_code, let_go, start_process
+
 from .limits import Limits
-from .running import exit_code, let_go, start_process
 from .spec import SandboxError, SandboxSpec
 
 INSIDE = Path(__file__).parent / "inside"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import Entry, ExecResult, PlanError, Program
+from grpo_bench.processes import start_process
 
 from .limits import Limits
 from .running import collect
@@ -65,7 +66,7 @@ class ProcessSandbox:
 
     async def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> ExecResult:
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 cwd=self._work, env=self._environment(), start_new_session=True, preexec_fn=self._limit)
         except (OSError, ValueError) as error:

@@ -14,6 +14,8 @@ import signal
 from contextlib import suppress
 from typing import Any
 
+from grpo_bench.processes import exit_code, let_go
+
 _POLL_S = 0.02
 _REPORT_S = 10.0
 """How long bubblewrap may take to say whose tree it started; one that is killed before may leave it behind."""
@@ -99,41 +101,6 @@ class Running:
     def let_go(self) -> None:
         """Close its streams, read to their end or not."""
         let_go(self._process)
-
-
-async def start_process(*argv: str, **options: Any) -> asyncio.subprocess.Process:
-    """As asyncio's own. Where a cancellation comes meanwhile, asyncio would wait for ever for pipes that nobody
-    connects any more: here the process is there first, and then is ended."""
-    creating = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options))
-    try:
-        return await asyncio.shield(creating)
-    except asyncio.CancelledError:
-        while not creating.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(creating)
-        if creating.exception() is None:
-            process = creating.result()
-            with suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(exit_code(process))
-            let_go(process)
-        raise
-
-
-async def exit_code(process: asyncio.subprocess.Process) -> int:
-    """How a process ended, once it has; asyncio's own wait lasts until somebody has read all that it wrote, too."""
-    waiting = asyncio.ensure_future(process.wait())
-    try:
-        while process.returncode is None:
-            await asyncio.wait([waiting], timeout=_POLL_S)
-    finally:
-        waiting.cancel()
-    return process.returncode
-
-
-def let_go(process: asyncio.subprocess.Process) -> None:
-    """Close the streams of a process that has ended, whoever has not read them to their end."""
-    process._transport.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def collect(stream: asyncio.StreamReader, limit: int) -> bytes:
