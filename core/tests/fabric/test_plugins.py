@@ -16,7 +16,7 @@ from grpo_bench.engine.clock import RealClock
 
 def test_the_public_names():
     assert grpo_bench.fabric.__all__ == [
-        "InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "Scratch", "inline", "local", "make_inline",
+        "InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "inline", "local", "make_inline",
         "make_local", "task_stacks"]
 
 

@@ -7,10 +7,9 @@ Both are plugins of the role fabric. What a worker is and what may cross to it s
 from ._inline import InlineFabric
 from ._local import LocalFabric
 from ._plugins import InlineConfig, LocalConfig, inline, local, make_inline, make_local
-from ._scratch import Scratch
 from ._stacks import task_stacks
 
 __all__ = [
-    "InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "Scratch", "inline", "local", "make_inline",
+    "InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "inline", "local", "make_inline",
     "make_local", "task_stacks",
 ]

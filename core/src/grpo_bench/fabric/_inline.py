@@ -12,11 +12,11 @@ from typing import Any
 
 from grpo_bench.contract import Address, Clock, GroupSpec, PlanError, WorkerContext, WorkerLost, load_object
 from grpo_bench.contract.codec import pack, unpack
+from grpo_bench.scratch import Scratch
 
 from ._calls import DirectRemote, all_or_none, invoke, worker_name
 from ._names import check_new_group, group_named, within_start
 from ._proc import children_cpu_seconds
-from ._scratch import Scratch
 
 _CLOSE_DEADLINE_S = 10.0
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import Address, Clock, DeadlineExceeded, GroupSpec, PlanError, Remote, WorkerGroup
+from grpo_bench.scratch import Scratch
 
 from ._calls import all_or_none, worker_name
 from ._foreign import carried
 from ._names import check_new_group, group_named, within_start
 from ._proc import table
 from ._process import HostProcess
-from ._scratch import Scratch
 from ._seat import Seat
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",

@@ -22,11 +22,11 @@ import threading
 from typing import cast
 
 from grpo_bench.contract import WorkerLost
+from grpo_bench.scratch import sweep
 
 from ._host import Host
 from ._peer import Peer
 from ._proc import family, kill, table
-from ._scratch import sweep
 
 _POLL_S, _POLLS = 0.01, 200
 """How long an engine may take from the end of its connections to its own."""

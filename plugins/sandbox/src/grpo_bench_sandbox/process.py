@@ -13,7 +13,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from grpo_bench.contract import Entry, ExecResult, PlanError, Program
 from grpo_bench.processes import start_process
+from grpo_bench.scratch import Scratch
 
 from .limits import Limits
 from .running import collect
@@ -41,16 +41,17 @@ class Process:
             raise PlanError("backend 'process' runs on this machine's own files, so it takes no image with a root")
         if spec.sockets:
             raise PlanError("backend 'process' has no place for sockets: agents that are programs need a real sandbox")
-        folder = Path(tempfile.mkdtemp(prefix="grpo-bench-process-"))
+        scratch = Scratch()
+        folder = scratch.path
         try:
             await asyncio.to_thread(shutil.copytree, spec.source, folder / "work", symlinks=True)
             await asyncio.to_thread(shutil.copytree, folder / "work" / ".git", folder / "pristine", symlinks=True)
             for inside, host in {**spec.image.binds, **spec.mounts}.items():
                 _link(folder / "work", spec.workdir, inside, host)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            scratch.remove()
             raise
-        return ProcessSandbox(spec, limits, folder)
+        return ProcessSandbox(spec, limits, scratch)
 
     def facts(self, limits: Limits) -> Mapping[str, Any]:
         return {"isolation": "NONE: trusted code only, it runs as this user and sees the host's files and network",
@@ -60,9 +61,9 @@ class Process:
 class ProcessSandbox:
     """The contract's ProgramSandbox, without a way in."""
 
-    def __init__(self, spec: SandboxSpec, limits: Limits, folder: Path) -> None:
-        self._spec, self._limits, self._folder = spec, limits, folder
-        self._work = folder / "work"
+    def __init__(self, spec: SandboxSpec, limits: Limits, scratch: Scratch) -> None:
+        self._spec, self._limits, self._scratch, self._folder = spec, limits, scratch, scratch.path
+        self._work = self._folder / "work"
 
     async def exec(self, argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> ExecResult:
         try:
@@ -115,7 +116,7 @@ class ProcessSandbox:
         return done.stdout.decode(errors="replace")
 
     async def close(self) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._scratch.remove)
 
     def _inside(self, path: str) -> Path:
         target = (self._work / path).resolve()

@@ -11,13 +11,13 @@ import asyncio
 import io
 import shutil
 import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_bench.contract import ProgramSandbox
+from grpo_bench.scratch import Scratch
 from grpo_bench_sandbox import SandboxError
 
 from ..images import SCRIPT, TESTS, WORKDIR, TaskImage
@@ -49,7 +49,8 @@ class Hidden:
 @asynccontextmanager
 async def hidden_of(image: TaskImage, opened: Opener) -> AsyncIterator[Hidden]:
     """Tests and script of a task; what was copied for it is gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="grpo-bench-grading-"))
+    scratch = Scratch()
+    folder = scratch.path
     try:
         tests, script = image.tests, image.script
         if tests is None or script is None:
@@ -62,7 +63,7 @@ async def hidden_of(image: TaskImage, opened: Opener) -> AsyncIterator[Hidden]:
         shutil.copy(script, grading / SCRIPT)
         yield Hidden(tests, grading, script.read_text(errors="replace"))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch.remove()
 
 
 async def _copy_out(sandbox: ProgramSandbox, folder: Path) -> None:

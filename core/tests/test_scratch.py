@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_bench.fabric import Scratch
-from grpo_bench.fabric._scratch import sweep
+from grpo_bench.scratch import Scratch, sweep
 
 HOLDER = """
 import os, sys
-from grpo_bench.fabric import Scratch
+from grpo_bench.scratch import Scratch
 scratch = Scratch()
 (scratch.path / "deep").mkdir()
 (scratch.path / "deep" / "file").write_text("left")
@@ -83,7 +82,7 @@ def test_a_folder_swept_between_its_making_and_its_lock_is_made_again(place, mon
 @pytest.mark.parametrize(("wanted", "free", "in_memory"), [(0, 100, False), (100, 100, True), (101, 100, False)])
 def test_it_lies_in_memory_where_there_is_room(place, tmp_path_factory, monkeypatch, wanted, free, in_memory):
     memory = tmp_path_factory.mktemp("memory")
-    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", memory)
+    monkeypatch.setattr("grpo_bench.scratch._MEMORY", memory)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     scratch = Scratch(memory=wanted)
     assert scratch.path.parent == (memory if in_memory else place)
@@ -92,14 +91,14 @@ def test_it_lies_in_memory_where_there_is_room(place, tmp_path_factory, monkeypa
 
 
 def test_a_machine_without_a_place_in_memory_has_a_disk(place, monkeypatch):
-    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", place / "none")
+    monkeypatch.setattr("grpo_bench.scratch._MEMORY", place / "none")
     scratch = Scratch(memory=1)
     assert scratch.path.parent == place
     scratch.remove()
 
 
 def test_a_full_memory_that_is_the_place_for_temporary_files_too_is_taken_all_the_same(place, monkeypatch):
-    monkeypatch.setattr("grpo_bench.fabric._scratch._MEMORY", place)
+    monkeypatch.setattr("grpo_bench.scratch._MEMORY", place)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     scratch = Scratch(memory=1)
     assert scratch.path.parent == place
@@ -108,7 +107,7 @@ def test_a_full_memory_that_is_the_place_for_temporary_files_too_is_taken_all_th
 
 def test_an_orderly_end_takes_it_along_and_that_of_a_child_does_not(tmp_path):
     """Workers that are told to end do not sweep: whoever made it cleans up where it can."""
-    code = ("import os, sys\nfrom grpo_bench.fabric import Scratch\nmade = Scratch()\n"
+    code = ("import os, sys\nfrom grpo_bench.scratch import Scratch\nmade = Scratch()\n"
             "if (child := os.fork()) == 0: sys.exit()\nos.waitpid(child, 0)\nprint(made.path, made.path.exists())\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           env={**os.environ, "TMPDIR": str(tmp_path)})

@@ -17,6 +17,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+__all__ = ["Scratch", "sweep"]
+
 _PREFIX = "grpo-bench-scratch-"
 _NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 _MEMORY = Path("/dev/shm")
