@@ -7,15 +7,20 @@ ends the session before any test. Only a tool that few systems package is skippe
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Callable
 
 import pytest
+from grpo_bench_hw_local.machine import reproducible
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("repository", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repository")
+
+os.environ.pop("GRPO_BENCH_SITE", None)  # the tests name their own
+os.environ.update(reproducible())  # workers get this from their hardware, those in the tests' own process from here
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job in the background, whose children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -30,6 +30,7 @@ class Child:
         self._before = self.events()
         env = {**os.environ, "TMPDIR": str(self.temporary), "XDG_CONFIG_HOME": str(folder), "OMP_NUM_THREADS": "1",
                **({} if site is None else {"PYTHONPATH": str(site)})}
+        env.pop("MKL_CBWR", None)  # a run's hardware sees to it
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         arguments = verb or ("run", "--profile", profile, "--runs", str(self.runs), *sets)
         self.started = time.monotonic()  # noqa: TID251 (the parent's own clock)

@@ -17,7 +17,7 @@ import numpy as np
 from grpo_bench_mock import learner, machine, rules, sampler, solver, world
 
 from grpo_bench.contract import (
-    End, Event, Finding, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
+    End, Event, Finding, Need, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
 )
 from grpo_bench.steps.transport import receive_tensors
 
@@ -299,7 +299,7 @@ class HardwareConfig(grpo_bench_mock.hardware.config):
 
 
 class WrongHardware(machine.MockHardware):
-    _asked: Mapping[str, int] | None = None
+    _asked: Mapping[str, Need] | None = None
 
     def describe(self) -> Mapping[str, Any]:
         wrong = self._config.wrong
@@ -311,16 +311,16 @@ class WrongHardware(machine.MockHardware):
             threading.Event().wait()
         return {**super().describe(), **({"set": {1, 2}} if wrong == "odd_facts" else {})}
 
-    def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
+    def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
         wrong = self._config.wrong
         placed = dict(super().place(needs))
         if wrong == "ends_last" and needs == self._asked:
             os._exit(0)
         self._asked = needs
-        if wrong == "full" and max(needs.values()) > 2:
+        if wrong == "full" and max(need.workers for need in needs.values()) > 2:
             raise ValueError("there is room for 2 workers")
         if wrong == "none":
-            return {role: replace(place, workers=needs[role]) for role, place in placed.items()}
+            return {role: replace(place, workers=needs[role].workers) for role, place in placed.items()}
         if wrong == "forgets":
             placed.pop("rollout", None)
         if wrong == "knows_better":
@@ -383,9 +383,12 @@ class Counter:
     @hookimpl
     def run_started(self, run: Any) -> None:
         assert not (self._wrong == "starts_once" and run.history), "it has begun before"
+        self._next = len(run.history)
 
     @hookimpl
     def event(self, event: Event) -> None:
+        if self._wrong == "counts_on":
+            assert event.seq >= self._next, f"event {event.seq} after {self._next} others"
         assert self._wrong != "knows_all" or "later" not in event.kind, "of a later version"
         if self._wrong == "alters":
             event.data.pop("phase", None)  # type: ignore[attr-defined]

@@ -91,7 +91,7 @@ def record(kind: Any) -> st.SearchStrategy[Any]:
 def test_the_types_that_can_cross():
     assert [item.__name__ for item in RECORDS] == [
         "Address", "AgentEnd", "Boundary", "Entry", "Event", "ExecResult", "Failure", "Finding", "Group", "GroupSpec",
-        "Placement", "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling", "Score", "Task",
+        "Need", "Placement", "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling", "Score", "Task",
         "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn", "UpdateStats",
         "ValidationReport"]
     assert [item.__name__ for item in ENUMS] == [

@@ -10,7 +10,7 @@ NAMES = {
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
     "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
     "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
-    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase",
+    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Need", "Phase",
     "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
     "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent", "ProgramSandbox", "Purpose",
     "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from grpo_bench.contract import PluginContext
+from grpo_bench.contract import Need, PluginContext
 from grpo_bench_hw_local import LocalConfig, plugin
 from grpo_bench_hw_local import local as local_module
 from grpo_bench_hw_local.local import LocalHardware, create
-from grpo_bench_hw_local.machine import available_cores, cpu_quota, facts, memory_limit
+from grpo_bench_hw_local.machine import available_cores, cpu_quota, facts, memory_limit, reproducible
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -24,11 +24,12 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 def hardware(monkeypatch: pytest.MonkeyPatch, cores: int, quota: float | None = None, **config: Any) -> LocalHardware:
     monkeypatch.setattr(local_module, "facts", lambda: {"usable_cores": cores, "cpu_quota": quota})
-    return LocalHardware(LocalConfig(**config))
+    return LocalHardware(LocalConfig(**config), deterministic=False)
 
 
 def workers(machine: LocalHardware, **needs: int) -> dict[str, int]:
-    return {role: place.workers for role, place in machine.place(needs).items()}
+    placed = machine.place({role: Need(count) for role, count in needs.items()})
+    return {role: place.workers for role, place in placed.items()}
 
 
 def test_the_tightest_group_of_the_unified_hierarchy_counts(tmp_path: Path) -> None:
@@ -85,8 +86,21 @@ def test_a_plugins_wish_comes_before_the_sections_number(monkeypatch: pytest.Mon
 
 
 def test_workers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = hardware(monkeypatch, 4, threads=2).place({"trainer": 1})["trainer"]
+    place = hardware(monkeypatch, 4, threads=2).place({"trainer": Need(1)})["trainer"]
     assert (place.threads, place.env["OMP_NUM_THREADS"], place.env["TOKENIZERS_PARALLELISM"]) == (2, "2", "false")
+
+
+@pytest.mark.parametrize(("cpuinfo", "kernels"), [
+    ("vendor_id\t: GenuineIntel\nmodel name\t: A\n\nvendor_id\t: GenuineIntel\n", {"MKL_CBWR": "AUTO,STRICT"}),
+    ("vendor_id\t: AuthenticAMD\n", {}), ("CPU implementer\t: 0x41\n", {})])
+def test_equal_runs_get_the_kernels_that_allow_them(
+        cpuinfo: str, kernels: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reproducible(tree(tmp_path, {"proc/cpuinfo": cpuinfo}))
+    assert found == kernels
+    monkeypatch.setattr(local_module, "reproducible", lambda: found)
+    for deterministic, expected in ((True, kernels), (False, {})):
+        placed = LocalHardware(LocalConfig(), deterministic=deterministic).place({"generator": Need()})
+        assert {key: value for key, value in placed["generator"].env.items() if key.startswith("MKL_C")} == expected
 
 
 def test_this_very_machine() -> None:
@@ -96,4 +110,4 @@ def test_this_very_machine() -> None:
         deterministic=True, clock=nothing, logger=nothing))
     described = machine.describe()
     assert 1 <= described["available_cores"] <= described["usable_cores"] <= (os.cpu_count() or 1)
-    assert machine.place({"trainer": 0})["trainer"].workers <= described["available_cores"]
+    assert machine.place({"trainer": Need()})["trainer"].workers <= described["available_cores"]

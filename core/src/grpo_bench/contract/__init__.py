@@ -5,7 +5,7 @@ from .errors import (
     PluginError, RefitError, RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
 )
 from .events import Kind, Phase
-from .fabric import Address, FabricHandle, GroupSpec, Placement, Remote, WorkerContext, WorkerGroup
+from .fabric import Address, FabricHandle, GroupSpec, Need, Placement, Remote, WorkerContext, WorkerGroup
 from .history import canonical, divided, settings_of, timeless
 from .observers import RunFacts, hookimpl
 from .plugin import (
@@ -32,7 +32,7 @@ __all__ = [
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
     "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
     "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
-    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Phase",
+    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Need", "Phase",
     "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
     "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent", "ProgramSandbox", "Purpose",
     "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",

@@ -65,7 +65,7 @@ class Kind(StrEnum):
     EVALUATION_STARTED = "evaluation_started"
     """The first of a deferred evaluation, in a journal of its own that follows the training's (run, training_sha256: of
     its journal, checkpoints: step, folder and updated_at of each, in order, metric, target, k, scored, unscored,
-    settings, parts, observers, placements, tasks)"""
+    forced: what differs from the training, as text, settings, parts, observers, placements, tasks)"""
     ERROR = "error"
     """The run failed (type, message, hint, plugin, role, task, traceback)"""
     RUN_ENDED = "run_ended"

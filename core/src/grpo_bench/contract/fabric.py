@@ -16,12 +16,26 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a group's workers sit: how many, threads each, and environment variables they start with."""
+    """Where a group's workers sit: how many, threads each, and environment variables they start with.
+
+    ``nodes`` names the hosts of each worker in turn, equally many for every worker, and is empty where all are on this
+    one. A worker with GPUs has those of its hosts that no earlier worker took."""
 
     workers: int = 1
     threads: int = 1
     nodes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a worker group asks of the machine: how many workers (0: as many as suits the machine), GPUs of each
+    (0: not said), and which of them talk to each other, by kind. Ranks of a ``tensor`` group exchange most, those of
+    an ``expert`` group next; others, such as ``pipeline`` and ``data``, less."""
+
+    workers: int = 0
+    gpus: int = 0
+    groups: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

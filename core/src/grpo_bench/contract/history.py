@@ -19,7 +19,8 @@ from typing import Any
 from .events import Kind
 from .values import Event
 
-TIMES = frozenset({"seconds", "durations", "ended_at", "cpu_s", "wall_s", "time_to_target_s", "ledger"})
+TIMES = frozenset({"seconds", "durations", "ended_at", "updated_at", "cpu_s", "wall_s", "time_to_target_s", "ledger",
+                   "training_sha256", "checkpoints"})
 """Keys of ``data`` that a clock decides."""
 
 CLOCKS = "ledger"

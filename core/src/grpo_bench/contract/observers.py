@@ -23,7 +23,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @dataclass(frozen=True)
 class RunFacts:
     """What is known when a run starts: id, folder, the resolved profile (JSON data), whether it can be scored. In a
-    later attempt ``history`` holds the events of the earlier ones."""
+    later attempt ``history`` holds the events of the earlier ones; in a deferred evaluation, those of the training and
+    of what was evaluated before."""
 
     run: str
     folder: Path

@@ -28,7 +28,7 @@ class Capabilities:
     it honours away from their neutral value: ``temperature``, ``top_p``, ``top_k``, ``min_p``, penalties), ``refit``
     (``drain``, ``keep``), ``deterministic``. environment: ``splits`` (its task lists), ``prompt`` (keys of
     Task.prompt), ``sandbox`` (``exec``, ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form``
-    (``in_process`` or ``program``).
+    (``in_process`` or ``program``). fabric: ``hosts``, whether it starts workers on the hosts that a placement names.
 
     ``computes`` says whose log-probabilities a trainer or generator gives: ``policy`` those of the profile's policy,
     any other name those of something else. Only where trainer and generator say the same are they compared.
@@ -45,6 +45,7 @@ class Capabilities:
     sandbox: frozenset[str] = frozenset()
     form: str = "in_process"
     deterministic: bool = False
+    hosts: bool = False
     computes: str = "policy"
     lacking: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,9 +118,10 @@ class Plugin:
     returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
     there: Missing, with all of it, where only the machine lacks what the settings ask for. A trainer's facts say what
     it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md).
-    ``preflight`` (optional) takes config and :class:`PreflightContext` and yields Findings about this machine, however
-    long that takes. ``judge`` (rulesets, optional) takes the path of something that is no run folder, such as a log,
-    and returns Findings about it, or None where it knows no such thing.
+    ``needs`` (trainers and generators, optional) takes config and returns the Need of its workers; without it they
+    need what ``config.workers`` says. ``preflight`` (optional) takes config and :class:`PreflightContext` and yields
+    Findings about this machine, however long that takes. ``judge`` (rulesets, optional) takes the path of something
+    that is no run folder, such as a log, and returns Findings about it, or None where it knows no such thing.
     ``stand_in`` is True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is
     known not to meet, each with the reason.
     """
@@ -136,6 +138,7 @@ class Plugin:
     env: WorkerEnv | None = None
     narrow: str | None = None
     describe: str | None = None
+    needs: str | None = None
     preflight: str | None = None
     judge: str | None = None
     requires: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from .fabric import Address, FabricHandle, Placement
+from .fabric import Address, FabricHandle, Need, Placement
 from .values import (
     End, Event, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
 )
@@ -79,11 +79,14 @@ class PluginContext:
 @dataclass(frozen=True)
 class PolicyFacts:
     """The policy being trained: the HF folder it starts from and the longest sequence it may see, in tokens. A
-    vocabulary of 0 stands for a checkpoint that is not there, which only plans come across."""
+    vocabulary of 0 stands for a checkpoint that is not there, which only plans come across; then ``config`` has what
+    its config.json should say and ``tensors`` the shape of each of its weights, as far as the profile knows them."""
 
     checkpoint: Path
     max_context: int
     vocab_size: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Trainer(Protocol):
@@ -425,9 +428,11 @@ class Hardware(Protocol):
     """Knows the machine: how many processes and threads each role gets, and where."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Facts for plan and provenance (cores, memory, accelerators)."""
+        """Facts for plan and provenance (cores, memory, accelerators). Those of one host: ``gpus`` (how many),
+        ``gpu_memory_bytes`` (of each); ``domains`` has the hosts of each network domain by name, where there are
+        several. Missing, with these facts, where this host is none of the machine's."""
         ...
 
-    def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
-        """Placement of each worker group from the number of workers it wants (0: as many as suits the machine)."""
+    def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
+        """Placement of each worker group from what it needs; PlanError where the machine cannot hold them."""
         ...

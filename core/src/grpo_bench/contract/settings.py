@@ -287,6 +287,9 @@ class CheckpointSettings(Settings):
 class PolicySettings(Settings):
     checkpoint: str
     """Folder in HF form, or ``package:MODULE/FOLDER`` for one that an installed distribution ships."""
+    config: str | None = None
+    """File that says what the checkpoint's config.json and weights are like, or ``package:MODULE/FILE``: a plan goes
+    by it where the checkpoint is not there. None: such a plan knows nothing of the policy."""
     max_context: Tokens
     """Longest sequence in tokens."""
     tool_parser: Literal["qwen3_xml"] = "qwen3_xml"

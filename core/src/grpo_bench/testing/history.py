@@ -2,13 +2,14 @@
 
 One short run of two steps is told in whole, with everything that can happen in it: a rollout that failed and was tried
 again, an alarm, a stall, validations, checkpoints. The other histories are made of it: one that fails, one that is
-interrupted and goes on.
+interrupted and goes on, one that is evaluated when its training is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,20 @@ from ..registry import Profile
 
 PROMPTS, SIZE, STEPS, K, TASKS = 2, 2, 2, 2, 2
 """Prompts of a step, rollouts of each, steps, rollouts of a validated task, tasks."""
+_BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
+_BREAK_S = 60.0
 
 
-def profile() -> dict[str, Any]:
+def profile(deferred: bool = False) -> dict[str, Any]:
     """A resolved profile as JSON data."""
     part = {"use": "conformance"}
     roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
     return Profile.model_validate({
         **dict.fromkeys(roles, part), "policy": {"checkpoint": "policy", "max_context": 256},
         "grpo": {"prompts_per_step": PROMPTS, "generations_per_prompt": SIZE, "max_steps": STEPS},
-        "validation": {"split": "heldout", "max_tasks": TASKS, "k": K, "metric": "pass_k", "target": 1.0},
-        "checkpoint": {"period": 1}, "observers": [part]}).model_dump(mode="json")
+        "validation": {"split": "heldout", "max_tasks": TASKS, "k": K, "metric": "pass_k", "target": 1.0,
+                       "deferred": deferred},
+        "checkpoint": {"period": 0 if deferred else 1}, "observers": [part]}).model_dump(mode="json")
 
 
 class Recording:
@@ -41,14 +45,28 @@ class Recording:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.tally = Tally()
-        self.elapsed_s = 0.0
+        self.elapsed_s = self._before_s = 0.0
+        self._first = 0
+
+    @property
+    def at(self) -> str:
+        """The time of day of the latest event."""
+        return (_BEGAN + timedelta(seconds=self._before_s + self.elapsed_s)).isoformat(timespec="microseconds")
 
     def add(self, kind: str, step: int | None = None, **data: Any) -> None:
         self.elapsed_s += 0.25
-        at = f"2030-01-01T00:{int(self.elapsed_s) // 60:02d}:{self.elapsed_s % 60:09.6f}+00:00"
-        event = Event(len(self.events), at, self.elapsed_s, kind, step, data)
+        event = Event(len(self.events) - self._first, self.at, self.elapsed_s, kind, step, data)
         self.events.append(event)
         self.tally.add(event)
+
+    def another_process(self) -> None:
+        """One goes on, with a clock of its own."""
+        self._before_s += self.elapsed_s + _BREAK_S
+        self.elapsed_s = 0.0
+
+    def another_journal(self) -> None:
+        self.another_process()
+        self._first = len(self.events)
 
     def end(self, status: Status, step: int | None) -> None:
         self.add(Kind.PHASE, step, phase=Phase.SHUTDOWN.value)
@@ -83,13 +101,36 @@ def resumed_run() -> tuple[list[Event], list[Event]]:
     first = len(recording.events)
     _rollouts(recording, 2)
     cut = len(recording.events)
-    recording.elapsed_s = 0.0
+    recording.another_process()
     recording.add(Kind.RESUMED, from_step=1, from_seq=first, attempt=2, forced=[])
     recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
     _refit(recording, None, 1)
     _step(recording, 2)
     recording.end(Status.TARGET_MET, STEPS)
     return recording.events[:cut], recording.events[cut:]
+
+
+def deferred_run() -> tuple[list[Event], list[Event]]:
+    """A run whose evaluation is deferred: its training, and its evaluation. That finds at the second checkpoint that
+    the target was met."""
+    recording = _begun(deferred=True)
+    for step in range(1, STEPS + 1):
+        _train(recording, step)
+        _save(recording, step, f"weights-{step:05d}", "weights", updated_at=_updated_at(recording))
+    recording.end(Status.TRAINED, STEPS)
+    length, started = len(recording.events), recording.events[0].data
+    weights = [{"step": event.step, **{key: event.data[key] for key in ("folder", "updated_at")}}
+               for event in recording.events if event.kind == Kind.CHECKPOINT]
+    recording.another_journal()
+    recording.add(Kind.EVALUATION_STARTED, training_sha256="3" * 64, checkpoints=weights, k=K, forced=[], **{
+        key: started[key] for key in ("run", "metric", "target", "scored", "unscored", "settings", "parts", "observers",
+                                      "placements", "tasks")})
+    recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
+    for step in range(1, STEPS + 1):
+        _refit(recording, step, step)
+        _validate(recording, step)
+    recording.end(Status.TARGET_MET, STEPS)
+    return recording.events[:length], recording.events[length:]
 
 
 def group(number: int, purpose: Purpose = Purpose.TRAIN) -> Group:
@@ -112,7 +153,7 @@ def _metrics(step: int) -> dict[str, float]:
     return {"accuracy": share, "pass_k": share, "pass_hat_k": share, "pass_1": share}
 
 
-def _begun() -> Recording:
+def _begun(deferred: bool = False) -> Recording:
     recording = Recording()
     roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
     part = {"name": "conformance", "summary": "none", "distribution": "none", "version": "1", "stand_in": True,
@@ -121,8 +162,8 @@ def _begun() -> Recording:
     recording.add(
         Kind.RUN_STARTED, run="20300101-000000-conformance-0", profile="conformance", seed=0, target=1.0,
         metric="pass_k", max_steps=STEPS, prompts_per_step=PROMPTS, generations_per_prompt=SIZE, scored=False,
-        unscored=["it never took place"], settings=profile(), parts=dict.fromkeys(roles, part), observers=[part],
-        placements=dict.fromkeys(["trainer", "generator", "rollout"], place),
+        unscored=["it never took place"], settings=profile(deferred), parts=dict.fromkeys(roles, part),
+        observers=[part], placements=dict.fromkeys(["trainer", "generator", "rollout"], place),
         tasks={"train": {"available": 9, "count": PROMPTS * STEPS, "sha256": "1" * 64},
                "heldout": {"available": 4, "count": TASKS, "sha256": "2" * 64}})
     recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
@@ -131,6 +172,12 @@ def _begun() -> Recording:
 
 
 def _step(recording: Recording, step: int) -> None:
+    _train(recording, step)
+    _validate(recording, step)
+    _save(recording, step, f"step-{step:05d}", "full")
+
+
+def _train(recording: Recording, step: int) -> None:
     _rollouts(recording, step)
     recording.add(Kind.PHASE, step, phase=Phase.LOG_PROBABILITIES.value)
     recording.add(Kind.PHASE, step, phase=Phase.ADVANTAGES.value)
@@ -141,19 +188,29 @@ def _step(recording: Recording, step: int) -> None:
     recording.add(Kind.ALARM, step, name="advantages", message="something a person should know")
     recording.add(Kind.PHASE, step, phase=Phase.UPDATE.value)
     recording.add(Kind.UPDATE, step, loss=-0.1, grad_norm=0.5, learning_rate=1e-3, tokens=200,
-                  ended_at="2030-01-01T00:00:10.000000+00:00", metrics={"ratio": 1.0})
+                  ended_at=recording.at, metrics={"ratio": 1.0})
     recording.add(Kind.PHASE, step, phase=Phase.DRAIN.value)
     _refit(recording, step, step)
     recording.add(Kind.PHASE, step, phase=Phase.JOURNAL.value)
     recording.add(Kind.STEP, step, version=step, seconds=2.0, reward_mean=0.5, rollouts=4, sampled_tokens=80)
+
+
+def _validate(recording: Recording, step: int) -> None:
     recording.add(Kind.PHASE, step, phase=Phase.VALIDATION.value)
     for task in range(TASKS):
         for index in range(K):
             _rollout(recording, step, f"v{step}.{task}.{index}", task, purpose="validation", reward=float(task < step))
     recording.add(Kind.VALIDATION, step, version=step, k=K, tasks=TASKS, passed=step, metrics=_metrics(step),
                   standard_error=0.1, seconds=0.5, ends={"completed": K * TASKS}, target_met=step == STEPS)
+
+
+def _save(recording: Recording, step: int, folder: str, what: str, **more: Any) -> None:
     recording.add(Kind.PHASE, step, phase=Phase.CHECKPOINT.value)
-    recording.add(Kind.CHECKPOINT, step, folder=f"step-{step:05d}", what="full", seconds=0.1, bytes=1000)
+    recording.add(Kind.CHECKPOINT, step, folder=folder, what=what, seconds=0.1, bytes=1000, **more)
+
+
+def _updated_at(recording: Recording) -> str:
+    return next(event.data["ended_at"] for event in reversed(recording.events) if event.kind == Kind.UPDATE)
 
 
 def _rollouts(recording: Recording, step: int) -> None:

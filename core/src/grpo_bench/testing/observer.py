@@ -27,11 +27,11 @@ class ObserverRig(Rig):
     """An observer, made anew for each run that it watches."""
 
     def watch(self, folder: Path, events: Sequence[Event], before: Sequence[Event] = ()) -> Any:
-        """Let a new observer see a run in ``folder``, in a later attempt where there were events ``before``; returns
+        """Let a new observer see a run in ``folder``, in a later process where there were events ``before``; returns
         its hooks."""
-        summary = summarise([*before, *events])
+        summary, settings = summarise([*before, *events]), [*before, *events][0].data["settings"]
         hooks = _registered(self.world.make(self.descriptor, self.config, None, run_folder=folder))
-        hooks.run_started(run=RunFacts("20300101-000000-conformance-0", folder, history.profile(), False, before))
+        hooks.run_started(run=RunFacts("20300101-000000-conformance-0", folder, settings, False, before))
         for event in events:
             hooks.event(event=event)
             if event.kind == Kind.GROUP:
@@ -89,6 +89,14 @@ class ObserverSuite(Suite):
         folder, (first, second) = rig.world.new_folder(), history.resumed_run()
         rig.watch(folder, first)
         rig.watch(folder, second, before=first)
+
+    @demand
+    async def test_it_takes_a_deferred_evaluation(self, rig: ObserverRig) -> None:
+        """Another process validates the weights that a training left behind; the training's events come with its start.
+        The numbers of events begin anew there."""
+        folder, (training, evaluation) = rig.world.new_folder(), history.deferred_run()
+        rig.watch(folder, training)
+        rig.watch(folder, evaluation, before=training)
 
     @demand
     async def test_it_takes_what_it_does_not_know(self, rig: ObserverRig) -> None:

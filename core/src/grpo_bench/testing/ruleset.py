@@ -91,9 +91,11 @@ class RulesetSuite(Suite):
 
     @demand
     async def test_runs_that_are_over_are_judged(self, rig: RulesetRig) -> None:
-        """From folder and events alone, whatever became of the run: met, failed, cut off, resumed, never begun."""
-        first, second = history.resumed_run()
-        for events in (history.whole_run(), history.failed_run(), first, [*first, *second], history.whole_run()[:1]):
+        """From folder and events alone, whatever became of the run: met, failed, cut off, resumed, never begun, trained
+        and evaluated afterwards or not."""
+        (first, second), (training, evaluation) = history.resumed_run(), history.deferred_run()
+        for events in (history.whole_run(), history.failed_run(), first, [*first, *second], history.whole_run()[:1],
+                       training, [*training, *evaluation]):
             for finding in rig.ruleset.check_run(rig.world.new_folder(), events):
                 assert isinstance(finding, Finding) and finding.rule and finding.message
                 assert json.loads(json.dumps(asdict(finding))) == asdict(finding)

@@ -23,7 +23,7 @@ from .batches import (
     LOSS, ROWS, TEMPERATURE, by_token, clipped, make_batch, off_policy, sequences, tokens_of,
 )
 from .suite import Rig, Suite, demand, raised
-from .transfers import SAFETENSORS, apart, exchanged, stored, transfer_of
+from .transfers import HF_FILES, SAFETENSORS, apart, exchanged, stored, transfer_of
 from .world import World
 
 
@@ -280,7 +280,8 @@ class TrainerSuite(Suite):
         await rig.trainer.save(folder, "weights")
         names = {file.name for file in folder.iterdir()}
         assert {"config.json", "tokenizer.json"} <= names
-        assert {spec.name for spec in stored(folder)} == {spec.name for spec in stored(rig.world.policy.checkpoint)}
+        saved, policy = stored(folder, HF_FILES), stored(rig.world.policy.checkpoint, HF_FILES)
+        assert {spec.name for spec in saved} == {spec.name for spec in policy}
 
     @demand
     async def test_saved_weights_are_the_current_ones(self, rig: TrainerRig) -> None:

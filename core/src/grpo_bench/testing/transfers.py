@@ -16,6 +16,8 @@ from . import tiny
 from .world import World
 
 SAFETENSORS = transport.NAME
+HF_FILES = "model*.safetensors"
+"""The files of a folder that HF tools read weights from."""
 CHUNK_BYTES = 2**13
 """Small enough that the kit's policy takes several chunks."""
 
@@ -63,11 +65,11 @@ async def hand_over(generator: Generator, world: World, tensors: tiny.Tensors, v
         sending.cancel()
 
 
-def stored(folder: Path) -> Mapping[TensorSpec, bytes]:
+def stored(folder: Path, files: str = "*.safetensors") -> Mapping[TensorSpec, bytes]:
     """The tensors of an HF folder. A file begins with the length of its head (8 bytes, little-endian) and the head,
     JSON with dtype, shape and place of each tensor; the places count from the end of the head."""
     found: dict[TensorSpec, bytes] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob(files)):
         data = file.read_bytes()
         start = 8 + int.from_bytes(data[:8], "little")
         for name, entry in json.loads(data[8:start]).items():

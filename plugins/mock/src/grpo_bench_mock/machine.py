@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import Placement, PluginContext
+from grpo_bench.contract import Need, Placement, PluginContext
 
 from .config import HardwareConfig
 
@@ -19,8 +19,8 @@ class MockHardware:
     def describe(self) -> Mapping[str, Any]:
         return {"machine": "mock", "workers": self._config.workers}
 
-    def place(self, needs: Mapping[str, int]) -> Mapping[str, Placement]:
-        return {role: Placement(workers=count or self._config.workers) for role, count in needs.items()}
+    def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
+        return {role: Placement(workers=need.workers or self._config.workers) for role, need in needs.items()}
 
 
 def create(context: PluginContext) -> MockHardware:
