@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from grpo_bench.contract import PlanError, Role
 from grpo_bench.registry import Plan, make_plan, resolve
+from grpo_bench.registry.envs import named
+from grpo_bench.registry.envs_lock import read_lock
+from grpo_bench.registry.envs_python import engine_tag
+from grpo_bench.registry.envs_store import Place, Record
 
 HOUSED = '''
 from grpo_bench.contract import Capabilities, PlanError, Plugin, Role, Settings, WorkerEnv
@@ -71,6 +76,19 @@ def test_a_python_takes_the_place_of_the_environment(housed) -> None:
     assert plan.resolved["generator"] == {"use": "housed", "env": sys.executable, "size": 1}
     assert plan.provenance["environments"] == {
         "generator": {"env": sys.executable, "inventory": dict(part.inventory)}}
+
+
+def test_the_provenance_says_what_an_environment_was_built_from(housed) -> None:
+    elsewhere = at_home().provenance["locks"]["generator"]
+    assert (elsewhere["interpreter"], elsewhere["build"], elsewhere["lock_sha256"]) == (sys.executable, None, None)
+    assert elsewhere["libraries"]["pydantic"] == version("pydantic")
+    lock = read_lock(named("den"))
+    place = Place(f"{lock.stem}-{engine_tag()}")
+    place.python.parent.mkdir(parents=True)
+    place.python.symlink_to(sys.executable)
+    place.finish(Record(lock.digest, "3.11", sys.executable, 0))
+    built = plan_with().provenance["locks"]["generator"]
+    assert (built["interpreter"], built["build"], built["lock_sha256"]) == (str(place.python), place.key, lock.digest)
 
 
 def test_a_part_is_only_what_its_environment_leaves_of_it(housed) -> None:

@@ -16,11 +16,12 @@ from grpo_bench.registry import make_plan, resolve, survey
 NEEDY = '''
 from pathlib import Path
 from grpo_bench.contract import (
-    Capabilities, Missing, Placement, PlanError, Plugin, Role, Settings, Task, WorkerEnv)
+    Capabilities, Finding, Missing, Placement, PlanError, Plugin, Role, Settings, Task, WorkerEnv)
 
 class Config(Settings):
     file: str = "tasks"
     wrong: bool = False
+    told: bool = False
 
 class World:
     def __init__(self, context):
@@ -32,8 +33,10 @@ class World:
 
 class Small:
     def __init__(self, context):
-        pass
+        self.told = context.config.told
     def describe(self):
+        if self.told:
+            raise Missing("another house", hint="go there", facts={"beds": 10})
         return {"beds": 2}
     def place(self, needs):
         if not Path("beds").exists():
@@ -43,7 +46,14 @@ class Small:
 def sights(config, site):
     if config.wrong:
         raise PlanError("wrong")
-    raise Missing("a lot", items=("no map", "no compass"), hint="buy them")
+    raise Missing("a lot", items=("no map", "no compass"), hint="buy them", facts={"roads": 3} if config.told else {})
+
+class Doubtful:
+    def __init__(self, context):
+        pass
+    def check(self, profile):
+        return [Finding("steps", profile["grpo"]["max_steps"] >= 1000, "at least 1000 steps"),
+                Finding("fit", False, f"without {', '.join(profile['missing'])}", unknown=True)]
 
 def rooms(config, site):
     return {"policy": len(site.policy.checkpoint.read_bytes()), "machine": dict(site.machine)}
@@ -54,6 +64,7 @@ def take():
 OFFERED = {"splits": frozenset({"train", "validation"}), "prompt": frozenset({"path"}), "sandbox": frozenset({"exec"})}
 environment = Plugin("needy", Role.ENVIRONMENT, "for tests", Config, __name__ + ":World",
                      describe=__name__ + ":sights", capabilities=Capabilities(**OFFERED))
+ruleset = Plugin("doubtful", Role.RULESET, "for tests", Config, __name__ + ":Doubtful")
 hardware = Plugin("small", Role.HARDWARE, "for tests", Config, __name__ + ":Small")
 trainer = Plugin("homeless", Role.TRAINER, "for tests", Config, "none:none", describe=__name__ + ":rooms",
                  narrow="none:none", capabilities=Capabilities(sends=frozenset({"shared"})),
@@ -70,7 +81,7 @@ def needy(bench, monkeypatch: pytest.MonkeyPatch):
     """A bench with parts that lack something each."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(bench.folder / "cache"))
     points = {role: {name: role} for role, name in (("environment", "needy"), ("hardware", "small"),
-                                                    ("trainer", "homeless"))}
+                                                    ("trainer", "homeless"), ("ruleset", "doubtful"))}
     module = bench.distribution("test-needy", points, NEEDY)
     Path(bench.site, module, "env.toml").write_text(LOCK)
     return bench
@@ -153,10 +164,22 @@ def test_an_error_that_may_come_of_a_missing_policy_is_not_judged(needy) -> None
     assert missing[1:] == ("not judged: environment 'needy', without what is missing",)
 
 
-def test_a_ruleset_judges_whole_plans_only(needy) -> None:
-    plan = survey(resolve("base", overrides=("ruleset.use=strict", "hardware.use=small")))
-    assert plan.missing[-1] == "not judged: ruleset 'strict', without what is missing"
-    assert plan.findings == ()
+def test_a_ruleset_is_told_what_is_missing_and_judges_all_the_same(needy) -> None:
+    plan = survey(resolve("base", overrides=("ruleset.use=doubtful", "hardware.use=small", "environment.use=needy")))
+    steps, fit = plan.findings
+    assert (steps.ok, steps.unknown, fit.unknown) == (False, False, True)
+    assert fit.message == f"without {', '.join(plan.missing)}"
+    assert "rule steps: at least 1000 steps" in plan.unscored
+    assert not [reason for reason in plan.unscored if "rule fit" in reason]
+
+
+def test_what_a_part_knows_all_the_same_is_a_fact(needy) -> None:
+    Path("tasks").touch()
+    plan = survey(resolve("base", overrides=("environment.use=needy", "environment.told=true", "hardware.use=small",
+                                             "hardware.told=true")))
+    assert plan.parts[Role.ENVIRONMENT].facts == {"roads": 3}
+    assert plan.hardware == {"beds": 10}
+    assert "hardware 'small': another house (go there)" in plan.missing
 
 
 def test_a_run_cannot_be_resumed_where_its_policy_is_gone(needy, capsys: pytest.CaptureFixture[str]) -> None:

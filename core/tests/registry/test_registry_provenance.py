@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 
 import grpo_bench.registry as registry
 from grpo_bench.registry import make_plan, resolve
-from grpo_bench.registry.provenance import dirty_sources, distribution_lock
+from grpo_bench.contract import PlanError
+from grpo_bench.registry.provenance import dirty_sources, distribution_files, distribution_lock
+from grpo_bench.registry.statement import CONTAINER_DIGEST, container
 from grpo_bench.registry.places import packaged_file
 
 
@@ -71,6 +75,70 @@ def test_caches_and_a_packaged_registry_do_not_change_the_hash(bench) -> None:
     assert distribution_lock(["test-parts"])["distributions"]["test-parts"] == before
     (module / "other.toml").write_text("schema = 1")
     assert distribution_lock(["test-parts"])["distributions"]["test-parts"] != before
+
+
+def test_the_hash_covers_the_files_that_are_listed(bench) -> None:
+    files = distribution_files("test-parts")
+    assert {name.partition("/")[0] for name, _ in files} == {bench.modules[-1]}
+    digest = hashlib.sha256()
+    for name, file in files:
+        digest.update(len(name).to_bytes(4, "big") + name.encode() + hashlib.sha256(file.read_bytes()).digest())
+    assert digest.hexdigest() == distribution_lock(["test-parts"])["distributions"]["test-parts"]["sha256"]
+    assert distribution_files("test-nothing") == []
+
+
+@pytest.mark.parametrize(("origin", "install"), [
+    (None, {"kind": "index"}),
+    ({"url": "file:///src", "dir_info": {"editable": True}}, {"kind": "editable", "url": "file:///src"}),
+    ({"url": "file:///src", "dir_info": {}}, {"kind": "folder", "url": "file:///src"}),
+    ({"url": "https://x.test/r.git", "vcs_info": {"vcs": "git", "commit_id": "ab" * 20}},
+     {"kind": "vcs", "url": "https://x.test/r.git", "commit": "ab" * 20}),
+    ({"url": "https://x.test/r.whl", "archive_info": {"hashes": {"sha256": "00"}}},
+     {"kind": "archive", "url": "https://x.test/r.whl", "hashes": {"sha256": "00"}}),
+])
+def test_the_statement_says_how_each_distribution_came_here(bench, origin: object, install: object) -> None:
+    if origin is not None:
+        (bench.site / "test_parts-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    assert make_plan(resolve("base")).provenance["installs"]["test-parts"] == install
+
+
+def test_the_statement_says_what_each_part_is(bench) -> None:
+    found = make_plan(resolve("base")).provenance
+    assert found["schema"] == 1 and found["locks"] == {}
+    assert found["parts"]["trainer"] == {"plugin": "steady", "distribution": "test-parts", "version": "1.0",
+                                         "stand_in": False, "facts": {}}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_page_explains_every_key_of_the_statement(bench) -> None:
+    page = (Path(__file__).parents[3] / "docs/package.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]*`) \|", page.partition("## The provenance statement")[2], re.MULTILINE)
+    explained = {name.strip("`") for row in rows for name in row.split(", ")}
+    assert explained == {"profile", *make_plan(resolve("base")).provenance}
+
+
+def test_a_container_is_what_was_said_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONTAINER_DIGEST, raising=False)
+    file = tmp_path / "image.json"
+    assert container(file) == {"digest": None, "image": None}
+    file.write_text('{"revision": "abc"}')
+    for digest in (f"sha256:{'0' * 64}", f"registry.test/grpo@sha256:{'f' * 64}"):
+        monkeypatch.setenv(CONTAINER_DIGEST, digest)
+        assert container(file) == {"digest": digest, "image": {"revision": "abc"}}
+
+
+@pytest.mark.parametrize("digest", ["latest", "sha256:12", f"sha256:{'0' * 65}", f"sha256:{'X' * 64}"])
+def test_a_digest_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str) -> None:
+    monkeypatch.setenv(CONTAINER_DIGEST, digest)
+    with pytest.raises(PlanError, match=f"{CONTAINER_DIGEST} should be"):
+        container(tmp_path / "image.json")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\udcff"])
+def test_an_image_that_says_nonsense_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "image.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(PlanError, match=r"image\.json"):
+        container(tmp_path / "image.json")
 
 
 def test_the_public_surface() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from grpo_bench.contract import LossSettings, Missing, Placement, PlanError, PolicyFacts, Site
+from grpo_bench.contract import LossSettings, Missing, Need, Placement, PlanError, PolicyFacts, Site
 from grpo_bench_gen_vllm import VllmGeneratorConfig, plugin
 from grpo_bench_gen_vllm.arguments import engine_arguments
-from grpo_bench_gen_vllm.plan import describe, narrow
+from grpo_bench_gen_vllm.plan import describe, narrow, needs
 
 GIB = 2**30
 _TYPES = {bool: "bool", int: "int", str: "str", float: "float", dict: "table"}
@@ -114,7 +114,8 @@ def test_facts_of_engines_on_a_cpu(dense: Path) -> None:
     token = 2 * 2 * 1 * 32 * 4
     assert facts["memory_per_rank"] == {
         "weights": f"{weights:.1f} MiB",
-        "kv_cache": f"512 MiB: {2**29 // token:,} tokens, {2**29 // token // 512:,} sequences of 512"}
+        "kv_cache": f"512 MiB: {2**29 // token:,} tokens, {2**29 // token // 512:,} sequences of 512",
+        "refit": f"{4 * 128_000 / 2**20:.1f} MiB", "at most": f"{512 + weights:,.0f} MiB"}
     assert facts["not_possible"].keys() == {"cuda_graphs", "moe_backend", "expert_parallel"}
 
 
@@ -127,6 +128,38 @@ def test_facts_of_the_benchmarks_layout(mixed: Path) -> None:
     shown = float(facts["memory_per_rank"]["weights"].removesuffix(" MiB").replace(",", "")) * 2**20
     assert expert < shown < expert * 1.02
     assert "sequences of 65,536" in facts["memory_per_rank"]["kv_cache"]
+
+
+def test_an_engine_needs_a_gpu_for_each_process() -> None:
+    assert needs(VllmGeneratorConfig(**BENCHMARK)) == Need(24, 8)
+    assert needs(VllmGeneratorConfig()) == Need(0, 1)
+
+
+def away(tensors: Mapping[str, tuple[int, ...]], **machine: Any) -> Site:
+    """No checkpoint, no environment: what a profile says of the policy, and hosts of a machine."""
+    policy = PolicyFacts(Path("away"), 512, 0, config=DENSE, tensors=tensors)
+    return replace(site(Path("away"), {}, nodes=("a", "b")), policy=policy, machine={"gpus": 4, **machine})
+
+
+def test_without_checkpoint_and_environment_layout_and_memory_are_known() -> None:
+    tensors = {"model.embed_tokens.weight": (1000, 128), "model.norm.weight": (128,)}
+    facts = describe(VllmGeneratorConfig(tensor_parallel=4), away(tensors, gpu_memory_bytes=GIB))
+    assert facts["layout"] == "2 engines of 4 processes: tensor parallel 4"
+    assert facts["memory_bytes"] == int(0.9 * GIB) and facts["memory_assumed"]
+    assert not {"versions", "device", "not_possible"} & facts.keys()
+    assert "memory_bytes" not in describe(VllmGeneratorConfig(), away(tensors))
+    with pytest.raises(PlanError, match="does not divide the policy's 8 attention heads"):
+        describe(VllmGeneratorConfig(tensor_parallel=3), away(tensors))
+    unknown = replace(away(tensors, gpu_memory_bytes=GIB), policy=PolicyFacts(Path("away"), 512, 0))
+    assert "memory_bytes" not in describe(VllmGeneratorConfig(), unknown)
+
+
+def test_what_does_not_fit_the_planned_gpus_is_missing() -> None:
+    with pytest.raises(Missing, match=r"key-value cache of a process \(0.0 MiB\) cannot hold one sequence") as caught:
+        describe(VllmGeneratorConfig(), away({"lm_head.weight": (2**20, 128)}, gpu_memory_bytes=2**28))
+    assert caught.value.facts["layout"].startswith("2 engines of 1 process")
+    with pytest.raises(Missing, match=r"a process takes 1,536 MiB for weights and caches; its GPU has 1,024 MiB"):
+        describe(VllmGeneratorConfig(kv_cache_gib=1.0), away({"lm_head.weight": (2**20, 128)}, gpu_memory_bytes=GIB))
 
 
 def test_weights_are_broadcast_between_gpus_only() -> None:

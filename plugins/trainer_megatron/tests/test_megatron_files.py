@@ -19,7 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from grpo_bench.contract import DeadlineExceeded, InputError, PluginError, RefitError, TensorSpec, Transfer
 from grpo_bench.steps import seals
-from grpo_bench_trainer_megatron import MegatronTrainerConfig, broadcast, cache, checkpoints, hf_folder, sending
+from grpo_bench_trainer_megatron import (
+    MegatronTrainerConfig, broadcast, cache, cache_note, checkpoints, hf_folder, sending,
+)
 from grpo_bench_trainer_megatron.fields import Features, ddp_fields, model_fields, optimizer_fields, typed
 from grpo_bench_trainer_megatron.headers import tensors_of
 from grpo_bench_trainer_megatron.inventory import architectures, fields_of
@@ -157,32 +159,32 @@ def test_what_bridge_exports_is_what_the_checkpoint_has() -> None:
 
 def test_a_converted_checkpoint_is_taken_from_the_same_stack_only(tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "versions", lambda: {"megatron-core": "0.19.2", "torch": "2.13.0"})
+    stack = {"megatron-core": "0.19.2", "torch": "2.13.0"}
     monkeypatch.setattr(seals, "WHOLE", 100)
     folder = tmp_path / "snapshots" / ("0" * 39 + "a")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     save_file({"w": torch.zeros(200_000)}, folder / "model.safetensors")
-    mine = cache.fingerprint(folder, "float32")
-    assert mine["revision"] == folder.name and cache.revision(tmp_path) == "unknown"
+    mine = cache_note.fingerprint(folder, "float32", stack)
+    assert mine["revision"] == folder.name and cache_note.revision(tmp_path) == "unknown"
     save_file({"w": torch.ones(200_000)}, folder / "model.safetensors")
-    other = cache.fingerprint(folder, "float32")
+    other = cache_note.fingerprint(folder, "float32", stack)
     assert other["model"] != mine["model"]
     place = tmp_path / "place"
-    (place / cache.WEIGHTS).mkdir(parents=True)
-    (place / cache.WEIGHTS / "part").write_bytes(b"converted")
-    cache.seal(place, mine)
-    assert cache.refused(place, mine) is None
+    (place / cache_note.WEIGHTS).mkdir(parents=True)
+    (place / cache_note.WEIGHTS / "part").write_bytes(b"converted")
+    cache_note.seal(place, mine)
+    assert cache_note.refused(place, mine) is None
     newer = {**mine, "versions": {"megatron-core": "0.20.0", "torch": "2.13.0"}}
     assert "made with versions megatron-core 0.19.2, torch 2.13.0, this run has megatron-core 0.20.0" in str(
-        cache.refused(place, newer))
-    (place / cache.WEIGHTS / "part").write_bytes(b"convertet")
-    assert "is damaged: its files are not those that were written" in str(cache.refused(place, mine))
-    (place / cache.NOTE).unlink()
-    assert "no readable fingerprint.json" in str(cache.refused(place, mine))
+        cache_note.refused(place, newer))
+    (place / cache_note.WEIGHTS / "part").write_bytes(b"convertet")
+    assert "is damaged: its files are not those that were written" in str(cache_note.refused(place, mine))
+    (place / cache_note.NOTE).unlink()
+    assert "no readable fingerprint.json" in str(cache_note.refused(place, mine))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.folder_of("auto") == tmp_path / "grpo-bench" / "megatron"
-    assert cache.folder_of("/else") == Path("/else")
+    assert cache_note.folder_of("auto") == tmp_path / "grpo-bench" / "megatron"
+    assert cache_note.folder_of("/else") == Path("/else")
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:

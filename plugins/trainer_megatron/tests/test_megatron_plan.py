@@ -16,6 +16,7 @@ from grpo_bench.contract import (
     KLSettings, LossSettings, Placement, Missing, PlanError, PolicyFacts, Purpose, SamplingSettings, Site,
 )
 from grpo_bench_trainer_megatron import MegatronTrainerConfig, plugin
+from grpo_bench_trainer_megatron.groups import needs
 from grpo_bench_trainer_megatron.memory import memory_of
 from grpo_bench_trainer_megatron.model import shape_of
 from grpo_bench_trainer_megatron.plan import describe, narrow
@@ -95,7 +96,7 @@ def test_facts_name_versions_layout_and_memory(tmp_path: Path) -> None:
     assert facts["versions"]["megatron-core"] == "0.19.2"
     assert facts["interpreter"] == "/envs/megatron/bin/python"
     assert facts["layout"] == ("4 ranks: tensor parallel 2, expert parallel 2, data parallel 2, sequence parallel")
-    assert facts["memory_per_rank"].keys() == {"weights", "gradients", "optimizer"}
+    assert facts["memory_per_rank"].keys() == {"weights", "gradients", "optimizer", "activations", "refit", "at most"}
     assert facts["opt_base_learning_rate"] == facts["opt_end_learning_rate"] == 2e-6
     assert facts["tensor_parallelism"] == 2
     assert facts["lowest_numerical_precision_in_linear"] == "fp32"
@@ -121,12 +122,86 @@ def test_memory_is_that_of_the_layout(tmp_path: Path) -> None:
     assert spread.weights == 4 * (dense + router + experts // 2)
     assert spread.optimizer == 8 * (dense // 2 + experts // 2)
     halves = memory_of(MegatronTrainerConfig(pipeline_parallel=2, precision="bfloat16"), shape, reference=False)
-    last = 256 * 64 + 64 + (4 * 64 * 64 + experts) // 2
-    assert halves.weights == 2 * (last + router // 2)
-    assert halves.optimizer == 12 * last
+    first = 256 * 64 + (4 * 64 * 64 + experts) // 2
+    assert halves.weights == 2 * (first + router // 2)
+    assert halves.optimizer == 12 * first
     aware = MegatronTrainerConfig(pipeline_parallel=2, precision="bfloat16", precision_aware_optimizer=True,
                                   optimizer={"exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"})
-    assert memory_of(aware, shape, reference=False).optimizer == 6 * last
+    assert memory_of(aware, shape, reference=False).optimizer == 6 * first
+
+
+def test_activations_are_what_matrices_take_in_and_give_out(tmp_path: Path) -> None:
+    config = {**MOE, "hidden_size": 64, "vocab_size": 256, "num_experts_per_tok": 2}
+    shape = shape_of(head_only(tmp_path, config, small()))
+    layer = 2 * 64 + (8 + 64) + 2 * (32 + 64)
+    logits = 1024 * 256 * (4 + 2 * 4)
+
+    def of(**settings: Any) -> int:
+        return memory_of(MegatronTrainerConfig(**settings), shape, reference=False).activations
+
+    assert of() == 1024 * 4 * 4 * layer + logits
+    assert of(batch_tokens=512) == of() // 2
+    assert of(tensor_parallel=4) == of() // 4
+    assert of(recompute="full") == 1024 * 4 * (4 * 64 + layer) + logits
+    assert of(recompute="full", recompute_layers=2) == 1024 * 4 * (4 * 32 + 2 * layer) + logits
+    moe = (8 + 64) + 2 * (32 + 64)
+    assert of(recompute="selective", recompute_modules=("moe",)) == 1024 * 4 * (4 * (2 * 64 + 64) + moe) + logits
+    assert of(recompute="selective", recompute_modules=("core_attn",)) == of()
+    assert of(pipeline_parallel=2) == 1024 * 4 * 2 * 2 * layer
+    long = memory_of(MegatronTrainerConfig(), shape, reference=False, context=4096)
+    assert long.activations == 4 * of()
+
+
+def test_a_refit_takes_the_largest_tensor_twice_and_turns_with_activations(tmp_path: Path) -> None:
+    memory = memory_of(MegatronTrainerConfig(), shape_of(head_only(tmp_path, MOE, small())), reference=False)
+    assert memory.refit == 2 * 4 * 256 * 64
+    assert memory.total == memory.weights + memory.gradients + memory.optimizer + max(memory.activations, memory.refit)
+
+
+def test_ranks_are_grouped_as_megatron_numbers_them() -> None:
+    config = MegatronTrainerConfig(tensor_parallel=2, pipeline_parallel=2, expert_parallel=4, workers=16)
+    need = needs(config)
+    assert (need.workers, need.gpus) == (16, 1)
+    assert need.groups["tensor"][:2] == ((0, 1), (2, 3))
+    assert need.groups["data"][:2] == ((0, 2, 4, 6), (1, 3, 5, 7)) and need.groups["data"][2][0] == 8
+    assert need.groups["pipeline"][0] == (0, 8) and len(need.groups["pipeline"]) == 8
+    assert need.groups["expert"] == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15))
+    assert "context" not in need.groups
+    crossed = needs(MegatronTrainerConfig(tensor_parallel=2, context_parallel=2, workers=8))
+    assert crossed.groups["context"] == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert crossed.groups["data"] == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert needs(MegatronTrainerConfig()).groups == {}
+    assert needs(MegatronTrainerConfig(tensor_parallel=2, workers=3)).groups == {}
+
+
+def away(config: Mapping[str, Any] = MOE, **machine: Any) -> Site:
+    """No checkpoint, no environment: what a profile says of the policy, and eight hosts of a machine."""
+    policy = PolicyFacts(Path("away"), 128, 0, config=config, tensors=small(config))
+    return replace(site_of(Path("away"), {}, nodes=tuple(f"n{number}" for number in range(8))), policy=policy,
+                   machine={"gpus": 4, **machine})
+
+
+def test_without_checkpoint_and_environment_layout_and_memory_are_known() -> None:
+    facts = describe(MegatronTrainerConfig(tensor_parallel=4, dispatcher="flex"), away(gpu_memory_bytes=2**36))
+    assert facts["layout"].startswith("4 ranks: tensor parallel 4")
+    assert facts["memory_per_rank"].keys() >= {"weights", "activations", "at most"}
+    assert facts["memory_bytes"] > 0 and facts["memory_assumed"] and facts["weights_bytes"] > 0
+    assert not {"versions", "device", "not_possible"} & facts.keys()
+    with pytest.raises(PlanError, match="4 attention heads cannot be divided by tensor_parallel = 8"):
+        describe(MegatronTrainerConfig(tensor_parallel=8), away())
+
+
+def test_what_does_not_fit_the_planned_gpus_is_missing_with_its_parts() -> None:
+    with pytest.raises(Missing, match=r"a rank needs .* and has 1.0 MiB: weights .*, gradients .*") as caught:
+        describe(MegatronTrainerConfig(), away(gpu_memory_bytes=2**20))
+    assert caught.value.facts["memory_bytes"] > 2**20
+    with pytest.raises(Missing, match="64 ranks need a GPU each; here 8 machines have 4"):
+        describe(MegatronTrainerConfig(workers=64, attention="flash"), away())
+
+
+def test_nothing_but_the_layout_is_known_of_an_unknown_policy() -> None:
+    facts = describe(MegatronTrainerConfig(), replace(away(), policy=PolicyFacts(Path("away"), 128, 0)))
+    assert facts["ranks"] == 1 and "parameters" not in facts
 
 
 def test_a_policy_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,19 +36,32 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Everything that chooses what to run."""
     parser.add_argument("--profile", required=True, metavar="NAME", help="which profile; see 'profiles list'")
     parser.add_argument("--seed", type=_seed, metavar="N", help="root of all random streams (default: the profile's)")
+    parser.add_argument("--replica", type=_seed, metavar="I", help="number of this run among several: seed N + I")
+    parser.add_argument("--division", metavar="NAME", help="short for --set ruleset.division=NAME")
     add_layer_options(parser)
 
 
 def add_layer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--registry", type=Path, metavar="FILE", help="read this instead of ./registry.toml")
+    parser.add_argument("--site", type=Path, metavar="FILE",
+                        help="where artifacts lie and what the system is (default: $GRPO_BENCH_SITE)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
                         help="override one value, as in trainer.learning_rate=1e-3; may be repeated")
 
 
 def resolved_by(arguments: argparse.Namespace) -> Resolved:
     """The profile that the common options choose."""
+    from ..contract import RegistryError
     from ..registry import resolve
-    return resolve(arguments.profile, registry=arguments.registry, overrides=arguments.overrides)
+    chosen = partial(resolve, arguments.profile, registry=arguments.registry, site=arguments.site)
+    resolved = chosen(overrides=arguments.overrides)
+    division = getattr(arguments, "division", None)
+    if division is None:
+        return resolved
+    if resolved.profile.ruleset is None:
+        raise RegistryError(f"--division {division}: profile {resolved.name!r} has no ruleset, so no division either",
+                            hint="leave it out, or choose rules with --set ruleset.use=NAME")
+    return chosen(overrides=[*arguments.overrides, f"ruleset.division={json.dumps(division)}"])
 
 
 def planned_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
@@ -64,7 +79,7 @@ def surveyed_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
     from ..policy import ChatFormat
     from ..registry import survey
     resolved = resolved_by(arguments)
-    plan = survey(resolved, arguments.seed)
+    plan = survey(resolved, _run_seed(arguments, resolved))
     policy, found = plan.profile.policy, plan.checkpoint
     try:
         if found.vocab_size:
@@ -86,6 +101,21 @@ def run_folder(text: str) -> Path:
     if reason or (os.path.isdir(text) and not os.access(text, os.R_OK | os.X_OK)):
         raise argparse.ArgumentTypeError(f"{text:.80} cannot be read: {reason or 'Permission denied'}")
     return Path(text)
+
+
+def _run_seed(arguments: argparse.Namespace, resolved: Resolved) -> int | None:
+    """The seed that the command line gives, a replica's number added; None where it gives none."""
+    from ..contract import RegistryError
+    if arguments.replica is None:
+        return arguments.seed
+    base: object = resolved.profile.seed if arguments.seed is None else arguments.seed
+    if not isinstance(base, int):
+        raise RegistryError(f"--replica {arguments.replica}: profile {resolved.name!r} has no seed to count from",
+                            hint="give --seed N as well")
+    if base + arguments.replica > MAX_SEED:
+        raise RegistryError(f"--replica {arguments.replica}: {base} + {arguments.replica} is above {MAX_SEED}, the "
+                            "highest seed", hint="give a lower --seed")
+    return base + arguments.replica
 
 
 def _seed(text: str) -> int:

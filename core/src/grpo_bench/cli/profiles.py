@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     parser = verbs.add_parser("profiles", help="list or show profiles", description=__doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="every profile of every registry layer")
+    listing = actions.add_parser("list", help="every profile of every registry layer, with those that extend it")
     listing.add_argument("--registry", type=Path, metavar="FILE", help="read this instead of ./registry.toml")
     listing.add_argument("--json", action="store_true", help="print one JSON array")
     listing.set_defaults(verb=_list)
@@ -37,10 +38,28 @@ def _list(arguments: argparse.Namespace) -> int:
         merged = {key: value for source in setters for key, value in source.profiles[name].items()}
         found.append({"name": name, "description": str(merged.get("description", "")), "extends": merged.get("extends"),
                       "files": [str(source.file) for source in setters]})
-    rows = [(item["name"], f"extends {item['extends']}" if item["extends"] else "", item["description"])
-            for item in found]
-    print(json.dumps(found) if arguments.json else columns(rows))
+    print(json.dumps(found) if arguments.json else columns(list(_families(found))))
     return 0
+
+
+def _families(found: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Name and description of each profile, those that extend one indented below it."""
+    names = {item["name"] for item in found}
+    children: dict[str, list[dict[str, Any]]] = {}
+    for item in found:
+        base = item["extends"]
+        children.setdefault(base if isinstance(base, str) and base in names else "", []).append(item)
+    shown: set[str] = set()
+
+    def below(parent: str, depth: int) -> Iterator[tuple[str, str]]:
+        for item in children.get(parent, ()):
+            if item["name"] not in shown:
+                shown.add(item["name"])
+                yield "  " * depth + item["name"], item["description"]
+                yield from below(item["name"], depth + 1)
+
+    yield from below("", 0)
+    yield from ((item["name"], item["description"]) for item in found if item["name"] not in shown)
 
 
 def _show(arguments: argparse.Namespace) -> int:

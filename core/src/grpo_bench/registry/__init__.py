@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     from .loading import load_plugin as load_plugin
     from .plan import Part as Part, Plan as Plan
     from .profile import Profile as Profile, Section as Section
-    from .provenance import distribution_lock as distribution_lock
+    from .provenance import distribution_files as distribution_files, distribution_lock as distribution_lock
     from .resolved import (
         Explained as Explained, Resolved as Resolved, read_object as read_object, recorded as recorded,
         resolve as resolve,
     )
+    from .site import SiteFile as SiteFile, read_site_file as read_site_file
     from .source import read_sources as read_sources
 
 _HOMES = {
     "Explained": "resolved", "Installed": "installed", "Origin": "layers", "Part": "plan", "Plan": "plan",
-    "Profile": "profile", "Resolved": "resolved", "Section": "profile", "distribution_lock": "provenance",
-    "installed_plugins": "installed", "load_plugin": "loading", "make_plan": "build", "profile_names": "layers",
-    "read_object": "resolved", "read_sources": "source", "recorded": "resolved", "resolve": "resolved",
+    "Profile": "profile", "Resolved": "resolved", "Section": "profile", "SiteFile": "site",
+    "distribution_files": "provenance", "distribution_lock": "provenance", "installed_plugins": "installed",
+    "load_plugin": "loading", "make_plan": "build", "profile_names": "layers", "read_object": "resolved",
+    "read_site_file": "site", "read_sources": "source", "recorded": "resolved", "resolve": "resolved",
     "survey": "build",
 }
 
 __all__ = [
-    "Explained", "Installed", "Origin", "Part", "Plan", "Profile", "Resolved", "Section", "distribution_lock",
-    "installed_plugins", "load_plugin", "make_plan", "profile_names", "read_object", "read_sources", "recorded",
-    "resolve", "survey",
+    "Explained", "Installed", "Origin", "Part", "Plan", "Profile", "Resolved", "Section", "SiteFile",
+    "distribution_files", "distribution_lock", "installed_plugins", "load_plugin", "make_plan", "profile_names",
+    "read_object", "read_site_file", "read_sources", "recorded", "resolve", "survey",
 ]
 
 

@@ -8,101 +8,127 @@ machine lacks does not: all of that is gathered.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
-from ..contract import Finding, Placement, PluginError, PolicyFacts, RegistryError, Role, Task
-from .checkpoint import PACKAGED, expected, fingerprint, policy_facts
+from ..contract import Finding, Missing, Placement, PolicyFacts, RegistryError, Role, Task
+from .checkpoint import PACKAGED, expected, fingerprint, outline_place, policy_facts
 from .comparison import incomparable, without_comparisons
 from .determinism import settled
 from .fit import check_fit
 from .layers import Origin
 from .missing import Shortage, lacking
-from .parts import attributed, described, find_parts, made, plain
+from .parts import attributed, called, described, find_parts, made, plain
+from .placing import PLACED, Placed, place
 from .plan import Part, Plan
-from .profile import MAX_SEED, Profile
+from .profile import MAX_SEED, RANDOM, Profile
 from .provenance import dirty_sources, distribution_lock
+from .references import reference
 from .resolved import Explained, Resolved, explain
+from .site import unresolved
+from .statement import statement
 
-PLACED = (Role.TRAINER, Role.GENERATOR)
+Idle = Mapping[Role, Mapping[str, Any]]
 _POLICY = "the policy's checkpoint"
 
 
-def make_plan(resolved: Resolved, seed: int | None = None) -> Plan:
-    """Load, validate and negotiate everything that profile needs. ``seed`` None: the profile's own.
+def make_plan(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({})) -> Plan:
+    """Load, validate and negotiate everything that profile needs. ``seed`` None: the profile's own, which may be drawn.
+    ``idle``: the facts of parts that have no work to do, and so need neither environment nor place here.
 
     Raises InputError where the profile cannot run, which is Missing where it could elsewhere; PluginError where a
     plugin fails while it is asked.
     """
-    plan = survey(resolved, seed)
+    plan = survey(resolved, seed, idle=idle)
     if plan.missing:
         raise lacking(plan.name, plan.missing)
     return plan
 
 
-def survey(resolved: Resolved, seed: int | None = None) -> Plan:
+def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({})) -> Plan:
     """The plan as far as it can be made on this machine: ``missing`` says what it lacks."""
     profile = resolved.profile
-    run_seed = profile.seed if seed is None else seed
-    if not 0 <= run_seed <= MAX_SEED:
-        raise RegistryError(f"seed: should be between 0 and {MAX_SEED}, got {run_seed}")
-    lacks = Shortage()
-    parts, observers = find_parts(resolved, lacks)
+    run_seed, seed_from = _seed(resolved, seed)
+    lacks = Shortage(unresolved(resolved))
+    parts, observers = find_parts(resolved, lacks, idle)
     descriptors = {role: part.descriptor for role, part in parts.items()}
-    transport = check_fit(resolved, descriptors)
+    transport = check_fit(resolved, descriptors, idle)
     resolved, varying = settled(resolved, descriptors)
     if why := incomparable(parts[Role.TRAINER].descriptor, parts[Role.GENERATOR].descriptor):
         resolved = without_comparisons(resolved, why)
     weights = not all(parts[role].descriptor.stand_in for role in PLACED)
-    checkpoint = lacks.ask(lambda: policy_facts(resolved, weights=weights)) or expected(resolved)
+    found = reference(profile.policy.checkpoint) is None and lacks.ask(lambda: policy_facts(resolved, weights=weights))
+    checkpoint = found or expected(resolved)
     values = _values(resolved, parts, observers, checkpoint, run_seed)
     tasks = _tasks(resolved, parts[Role.ENVIRONMENT], checkpoint, run_seed, lacks)
-    facts, placements = _placements(resolved, parts, checkpoint, run_seed, lacks)
-    parts = {role: _described(part, checkpoint, placements, facts, resolved, lacks) for role, part in parts.items()}
+    placed = place(resolved, parts, checkpoint, run_seed, lacks, idle)
+    parts = {role: replace(part, facts=idle[role]) if role in idle else
+             _described(part, checkpoint, placed, resolved, lacks) for role, part in parts.items()}
     findings = _findings(parts, values, checkpoint, resolved, run_seed, lacks)
-    lock = distribution_lock(part.distribution for part in (*parts.values(), *observers))
+    everybody = (*parts.values(), *observers)
+    lock = distribution_lock(part.distribution for part in everybody)
     return Plan(
         name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers,
         checkpoint=checkpoint, transport=transport, incomparable=why, varying=varying, tasks=tasks,
-        placements=placements, hardware=facts, resolved=values,
-        explained=_explained(values, resolved, seed is not None),
-        provenance={**lock, "host": facts,
-                    "policy": fingerprint(checkpoint.checkpoint, resolved) if checkpoint.vocab_size else {},
-                    "tasks": _fingerprints(tasks, resolved.profile),
-                    "environments": {role.value: {"env": part.env, "inventory": dict(part.inventory)}
-                                     for role, part in parts.items() if part.env}},
-        findings=findings, unscored=_unscored((*parts.values(), *observers), findings, lock), missing=lacks.lines)
+        needs=placed.needs, placements=placed.placements, hardware=placed.machine, resolved=values,
+        explained=_explained(values, resolved, seed_from),
+        provenance=statement(lock, everybody, host=placed.machine,
+                             policy=fingerprint(checkpoint.checkpoint, resolved) if checkpoint.vocab_size else {},
+                             tasks=_fingerprints(tasks, resolved.profile)),
+        findings=findings, unscored=_unscored(everybody, findings, lock, lacks), missing=lacks.lines)
 
 
-def _described(part: Part, checkpoint: PolicyFacts, placements: Mapping[str, Placement], machine: Mapping[str, Any],
-               resolved: Resolved, lacks: Shortage) -> Part:
+def _seed(resolved: Resolved, given: int | None) -> tuple[int, Origin | None]:
+    """The run's seed, and where it is from unless the profile says it."""
+    wanted = resolved.profile.seed
+    if given is not None:
+        if not 0 <= given <= MAX_SEED:
+            raise RegistryError(f"seed: should be between 0 and {MAX_SEED}, got {given}")
+        return given, Origin("--seed")
+    if wanted == RANDOM:
+        origin = resolved.merged.origin(("seed",))
+        return secrets.randbelow(MAX_SEED + 1), replace(origin, note="random: drawn for this plan")
+    return wanted, None
+
+
+def _described(part: Part, checkpoint: PolicyFacts, placed: Placed, resolved: Resolved, lacks: Shortage) -> Part:
     """The part with what it tells about itself, as far as it can where something is missing."""
-    known = checkpoint.vocab_size > 0
-    without = [_POLICY] if part.role in PLACED and not known else []
-    without += ["its environment"] if part.env and part.interpreter is None else []
-    placement = placements.get(part.role.value, Placement())
-    return lacks.ask(lambda: described(part, checkpoint, placement, machine, resolved), _called(part),
-                     without=without, lenient=not known) or part
+    policy = [_POLICY] if part.role in PLACED and not checkpoint.vocab_size else []
+    env = ["its environment"] if part.env and part.interpreter is None else []
+    known = _known(checkpoint)
+    placement = placed.placements.get(part.role.value, Placement())
+
+    def in_part(error: Missing) -> Part | None:
+        return replace(part, facts=plain(error.facts)) if error.facts else None
+
+    found = lacks.ask(lambda: described(part, checkpoint, placement, placed.machine, resolved), called(part),
+                      without=env if known else [*policy, *env], lenient=not known, instead=in_part)
+    if found is not None and part.descriptor.describe is not None and (policy or env):
+        lacks.leave(called(part), *policy, *env, partly=True)
+    return found or part
 
 
-def _called(part: Part) -> str:
-    return f"{part.role.value} {part.name!r}"
+def _known(checkpoint: PolicyFacts) -> bool:
+    """Whether the policy's shape is known, from its checkpoint or without it."""
+    return bool(checkpoint.vocab_size or checkpoint.tensors)
 
 
 def _tasks(resolved: Resolved, part: Part, checkpoint: PolicyFacts, seed: int,
            lacks: Shortage) -> dict[str, Sequence[Task]]:
     """The environment's lists of tasks for training and validation, none of them empty; those that are here."""
     splits = {"grpo": resolved.profile.grpo.split, "validation": resolved.profile.validation.split}
-    lenient = not checkpoint.vocab_size
-    environment = lacks.ask(lambda: made(part, checkpoint, resolved, seed), _called(part), lenient=lenient)
+    lenient = not _known(checkpoint)
+    environment = lacks.ask(lambda: made(part, checkpoint, resolved, seed), called(part), lenient=lenient)
     found: dict[str, Sequence[Task]] = {}
     for section, split in splits.items():
         if environment is None or split in found:
             continue
-        listed = lacks.ask(partial(_listed, part, environment, split), _called(part), lenient=lenient)
+        listed = lacks.ask(partial(_listed, part, environment, split), called(part), lenient=lenient)
         if listed is None:
             continue
         if not len(listed):
@@ -132,51 +158,15 @@ def _fingerprints(tasks: Mapping[str, Sequence[Task]], settings: Profile) -> dic
     return found
 
 
-def _placements(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFacts, seed: int,
-                lacks: Shortage) -> tuple[dict[str, Any], dict[str, Placement]]:
-    """What the hardware says of itself, and where it places the workers; nothing where it cannot."""
-    part = parts[Role.HARDWARE]
-    needs = {role.value: _wanted(parts[role].config) for role in PLACED}
-    needs["rollout"] = resolved.profile.rollout.workers
-    machine = lacks.ask(lambda: made(part, checkpoint, resolved, seed), _called(part))
-    facts = lacks.ask(lambda: _facts(part, machine), _called(part)) if machine else None
-    placements = lacks.ask(lambda: _placed(part, machine, needs), _called(part)) if machine else None
-    return facts or {}, placements or {}
-
-
-def _facts(part: Part, machine: Any) -> dict[str, Any]:
-    with attributed(part.role, part.descriptor):
-        return plain(machine.describe())
-
-
-def _placed(part: Part, machine: Any, needs: Mapping[str, int]) -> dict[str, Placement]:
-    with attributed(part.role, part.descriptor):
-        placements = dict(machine.place(needs))
-        if left_out := sorted(needs.keys() - placements.keys()):
-            raise PluginError(f"place() left out {', '.join(left_out)}")
-    if not needs["rollout"]:
-        placements["rollout"] = replace(placements["rollout"], workers=placements["generator"].workers)
-    return placements
-
-
-def _wanted(config: Any) -> int:
-    """How many workers a plugin's own settings ask for; 0 where they leave it to the hardware."""
-    wanted = getattr(config, "workers", 0)
-    return wanted if isinstance(wanted, int) else 0
-
-
 def _findings(parts: Mapping[Role, Part], values: Mapping[str, Any], checkpoint: PolicyFacts, resolved: Resolved,
               seed: int, lacks: Shortage) -> tuple[Finding, ...]:
     part = parts.get(Role.RULESET)
     if part is None:
         return ()
-    if lacks.lines:
-        lacks.leave(_called(part), "what is missing")
-        return ()
     ruleset = made(part, checkpoint, resolved, seed)
     with attributed(part.role, part.descriptor):
         facts = {role.value: dict(found.facts) for role, found in parts.items()}
-        return tuple(ruleset.check({**values, "facts": facts}))
+        return tuple(ruleset.check({**values, "facts": facts, "missing": list(lacks.lines)}))
 
 
 def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Part, ...], checkpoint: PolicyFacts,
@@ -185,6 +175,7 @@ def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Par
     values = resolved.profile.model_dump(mode="json")
     if not values["policy"]["checkpoint"].startswith(PACKAGED):
         values["policy"]["checkpoint"] = str(checkpoint.checkpoint)
+    values["policy"]["config"] = outline_place(resolved)
     sections = {role.value: _section(part) for role, part in parts.items()}
     return {**values, **sections, "observers": [_section(part) for part in observers], "seed": seed}
 
@@ -194,16 +185,19 @@ def _section(part: Part) -> dict[str, Any]:
     return {**chosen, **part.config.model_dump(mode="json")}
 
 
-def _explained(values: Mapping[str, Any], resolved: Resolved, seed_given: bool) -> tuple[Explained, ...]:
+def _explained(values: Mapping[str, Any], resolved: Resolved, seed_from: Origin | None) -> tuple[Explained, ...]:
     found = explain(values, resolved.merged)
-    if not seed_given:
+    if seed_from is None:
         return found
-    return tuple(replace(item, origin=Origin("--seed")) if item.key == "seed" else item for item in found)
+    return tuple(replace(item, origin=seed_from) if item.key == "seed" else item for item in found)
 
 
-def _unscored(parts: tuple[Part, ...], findings: tuple[Finding, ...], lock: Mapping[str, Any]) -> tuple[str, ...]:
+def _unscored(parts: tuple[Part, ...], findings: tuple[Finding, ...], lock: Mapping[str, Any],
+              lacks: Shortage) -> tuple[str, ...]:
+    """What cannot be judged since something is missing says nothing: such a plan does not run."""
     reasons = [f"{part.role.value} {part.name!r} is a stand-in" for part in parts if part.descriptor.stand_in]
     reasons += [f"source tree {folder} has changes that no commit holds" if lock["sources"][folder]["dirty"] else
                 f"git does not say which commit source tree {folder} is" for folder in dirty_sources(lock)]
-    reasons += [f"rule {finding.rule}: {finding.message}" for finding in findings if not finding.ok]
+    reasons += [f"rule {finding.rule}: {finding.message}" for finding in findings
+                if not finding.ok and not (finding.unknown and lacks.lines)]
     return tuple(reasons)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..contract import Missing, PolicyFacts
+from .lines import Key
+from .outline import Outline, read_outline, text_config
+from .references import reference
 from .resolved import Resolved
 
 PACKAGED = "package:"
 HASHED_UP_TO = 64 * 2**20
 """Bytes of a checkpoint file above which only its size is recorded."""
 
-_KEY = ("policy", "checkpoint")
+_KEY: Key = ("policy", "checkpoint")
+_OUTLINE: Key = ("policy", "config")
 
 
 def policy_facts(resolved: Resolved, *, weights: bool) -> PolicyFacts:
@@ -30,24 +35,49 @@ def policy_facts(resolved: Resolved, *, weights: bool) -> PolicyFacts:
     if missing:
         raise resolved.merged.error(_KEY, f"{folder} lacks {', '.join(missing)}", kind=Missing,
                                     hint="it should be a folder in HF form")
-    config = _config(folder / "config.json", resolved)
-    text = config.get("text_config", config)
-    vocab_size, longest = text.get("vocab_size"), text.get("max_position_embeddings")
+    text = text_config(_config(folder / "config.json", resolved))
+    vocab_size = text.get("vocab_size")
     if type(vocab_size) is not int or vocab_size < 1:
         raise resolved.merged.error(_KEY, f"{folder / 'config.json'} gives no vocab_size")
-    wanted = resolved.profile.policy.max_context
-    if type(longest) is int and wanted > longest:
-        message = f"{wanted} tokens are more than the {longest} that {folder} can take (max_position_embeddings)"
-        raise resolved.merged.error(("policy", "max_context"), message)
+    wanted = _context(text, str(folder), resolved)
     return PolicyFacts(checkpoint=folder, max_context=wanted, vocab_size=vocab_size)
 
 
 def expected(resolved: Resolved) -> PolicyFacts:
-    """What a plan knows of a policy that is not here: where it should be."""
+    """What a plan knows of a policy that is not here: where it should be, and what ``policy.config`` says of it."""
     policy = resolved.profile.policy
-    packaged = policy.checkpoint.startswith(PACKAGED)
-    folder = Path(policy.checkpoint) if packaged else _path(policy.checkpoint, resolved)
-    return PolicyFacts(checkpoint=folder, max_context=policy.max_context, vocab_size=0)
+    unset = policy.checkpoint.startswith(PACKAGED) or reference(policy.checkpoint) is not None
+    folder = Path(policy.checkpoint) if unset else _path(policy.checkpoint, resolved)
+    if policy.config is None:
+        return PolicyFacts(checkpoint=folder, max_context=policy.max_context, vocab_size=0)
+    outline = _outline(policy.config, resolved)
+    wanted = _context(text_config(outline.config), policy.config, resolved)
+    return PolicyFacts(checkpoint=folder, max_context=wanted, vocab_size=0, config=outline.config,
+                       tensors=outline.tensors)
+
+
+def outline_place(resolved: Resolved) -> str | None:
+    """Where ``policy.config`` is, the same wherever the profile is read."""
+    text = resolved.profile.policy.config
+    return text if text is None or text.startswith(PACKAGED) else str(_path(text, resolved, _OUTLINE))
+
+
+def _context(config: Mapping[str, Any], whose: str, resolved: Resolved) -> int:
+    """The longest sequence, which the policy can take."""
+    wanted, longest = resolved.profile.policy.max_context, config.get("max_position_embeddings")
+    if type(longest) is int and wanted > longest:
+        message = f"{wanted} tokens are more than the {longest} that {whose} can take (max_position_embeddings)"
+        raise resolved.merged.error(("policy", "max_context"), message)
+    return wanted
+
+
+def _outline(text: str, resolved: Resolved) -> Outline:
+    file = _packaged(_OUTLINE, text, resolved) if text.startswith(PACKAGED) else _path(text, resolved, _OUTLINE)
+    try:
+        return read_outline(file)
+    except ValueError as error:
+        raise resolved.merged.error(_OUTLINE, f"{file}: {error}", hint="it should be a JSON file with the tables "
+                                    "config and tensors") from None
 
 
 def fingerprint(folder: Path, resolved: Resolved) -> dict[str, Any]:
@@ -65,7 +95,7 @@ def _hash(file: Path) -> str | None:
 
 def _folder(resolved: Resolved) -> Path:
     text = resolved.profile.policy.checkpoint
-    folder = _packaged(text, resolved) if text.startswith(PACKAGED) else _path(text, resolved)
+    folder = _packaged(_KEY, text, resolved) if text.startswith(PACKAGED) else _path(text, resolved)
     if not os.path.isdir(folder):
         raise resolved.merged.error(_KEY, f"no folder {folder}", kind=Missing,
                                     hint="a path is relative to your registry file that gives it, else to the working "
@@ -73,18 +103,18 @@ def _folder(resolved: Resolved) -> Path:
     return folder
 
 
-def _path(text: str, resolved: Resolved) -> Path:
-    origin = resolved.merged.origin(_KEY)
+def _path(text: str, resolved: Resolved, key: Key = _KEY) -> Path:
+    origin = resolved.merged.origin(key)
     base = origin.file.resolve().parent if origin.file and origin.layer != "packaged" else Path.cwd()
     return base / os.path.expanduser(text)
 
 
-def _packaged(text: str, resolved: Resolved) -> Path:
+def _packaged(key: Key, text: str, resolved: Resolved) -> Path:
     module, _, inside = text.removeprefix(PACKAGED).partition("/")
     spec = find_spec(module) if module.isidentifier() and module != "__main__" else None
     if spec is None or not spec.submodule_search_locations:
-        raise resolved.merged.error(_KEY, f"no package {module!r} is installed", kind=Missing,
-                                    hint="install the distribution that brings it; the form is package:MODULE/FOLDER")
+        raise resolved.merged.error(key, f"no package {module!r} is installed", kind=Missing,
+                                    hint="install the distribution that brings it; the form is package:MODULE/PATH")
     return Path(spec.submodule_search_locations[0], inside)
 
 

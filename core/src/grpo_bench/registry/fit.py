@@ -5,7 +5,7 @@ Each raises a PlanError that names both sides, and file and line of the one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 
 from ..contract import InputError, PlanError, Plugin, Role, SamplingSettings
@@ -24,14 +24,18 @@ Blame = Callable[..., InputError]
 """Takes the paths of the values that do not fit together, and ``message`` and ``hint``."""
 
 
-def check_fit(resolved: Resolved, descriptors: Descriptors) -> str:
-    """Check everything; returns the transport that carries weights."""
+def check_fit(resolved: Resolved, descriptors: Descriptors, idle: Container[Role] = ()) -> str:
+    """Check everything; returns the transport that carries weights. With a trainer that is ``idle`` they come from
+    checkpoints."""
     profile, blame = resolved.profile, partial(_blame, resolved)
     _check_sampling(profile, descriptors, blame)
     _check_refit_mode(profile, descriptors[Role.GENERATOR], blame)
     _check_splits(profile, descriptors[Role.ENVIRONMENT], blame)
     _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT], blame)
     _check_sizes(profile, blame)
+    _check_deferred(profile, descriptors[Role.GENERATOR], blame)
+    if Role.TRAINER in idle:
+        return CHECKPOINT_TRANSPORT
     return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR], blame)
 
 
@@ -123,6 +127,15 @@ def _check_sizes(profile: Profile, blame: Blame) -> None:
                     message=f"no validation takes place within grpo.max_steps = {steps} with period = "
                             f"{validation.period} and start_at = {validation.start_at}, so the target could never "
                             "be met")
+
+
+def _check_deferred(profile: Profile, generator: Plugin, blame: Blame) -> None:
+    receives = generator.capabilities.receives
+    if profile.validation.deferred and CHECKPOINT_TRANSPORT not in receives:
+        raise blame(("validation", "deferred"), ("generator", "use"),
+                    message=f"a deferred evaluation sends weights from checkpoints over {CHECKPOINT_TRANSPORT!r}, "
+                            f"which generator {generator.name!r} does not receive; it receives {_list(receives)}",
+                    hint="choose another generator, or validate while it trains")
 
 
 def _list(names: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
 """Merging: a profile's values out of the layers that set them, each with its origin.
 
 A profile is laid down from its furthest ancestor to itself, and each of these from the packaged registry over the
-user's to the local one; ``--set`` comes last, all of it as one layer. Tables merge, everything else replaces.
+user's to the local one; ``--set`` comes last, all of it as one layer. Tables merge, everything else replaces. Then the
+site file's values take the place of references to them.
 
 One rule concerns plugins. A role's keys belong to the plugin that its section's ``use`` names. Where a layer sets
 ``use`` to another name than the layers below, what those said for the role is dropped, since it was meant for the other
@@ -11,24 +12,29 @@ plugin; ``use`` with the same name again drops nothing.
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..contract import InputError, RegistryError, Role
 from .lines import Key, line_of
 from .names import choices, dotted, shown
 from .overrides import parse_overrides
+from .references import references
 from .source import EXTENDS, Source, error_at
+
+if TYPE_CHECKING:
+    from .site import SiteFile
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was set: the layer (``packaged``, ``user``, ``local``, ``--set`` or ``default``), and for a file
-    also its profile and line. ``note`` says how a value came about that nobody wrote."""
+    """Where a value was set: the layer (``packaged``, ``user``, ``local``, ``--set``, ``site``, ``default``), and for a
+    file also its profile and line. ``note`` says how a value came about that nobody wrote there."""
 
     layer: str
     profile: str | None = None
@@ -103,8 +109,9 @@ def profile_names(sources: Sequence[Source]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for source in sources for name in source.profiles))
 
 
-def merge(sources: Sequence[Source], name: str, overrides: Iterable[str] = ()) -> Merged:
-    """The values of profile ``name`` with ``--set`` arguments on top."""
+def merge(sources: Sequence[Source], name: str, overrides: Iterable[str] = (),
+          site: SiteFile | None = None) -> Merged:
+    """The values of profile ``name`` with ``--set`` arguments on top, references to ``site`` resolved."""
     chain = _chain(sources, name)
     tree = _Tree()
     for profile in chain:
@@ -114,7 +121,18 @@ def merge(sources: Sequence[Source], name: str, overrides: Iterable[str] = ()) -
             tree.origins[()] = origin(())
     tree.lay(parse_overrides(overrides), lambda _: Origin("--set"))
     tree.complete_validation_sampling()
+    if site is not None:
+        tree.resolve_references(site)
     return Merged(name, chain, tree.values, tree.origins, tuple(tree.dropped))
+
+
+def overlaid(name: str, values: Mapping[str, Any], origin: Origin, overrides: Iterable[str]) -> Merged:
+    """``values``, all of one ``origin``, with ``--set`` arguments on top."""
+    tree = _Tree()
+    tree.lay(values, lambda _: origin)
+    tree.origins[()] = origin
+    tree.lay(parse_overrides(overrides), lambda _: Origin("--set"))
+    return Merged(name, (name,), tree.values, tree.origins, tuple(tree.dropped))
 
 
 def _chain(sources: Sequence[Source], name: str) -> tuple[str, ...]:
@@ -151,6 +169,10 @@ def _origin_in(source: Source, profile: str, path: Key) -> Origin:
     return Origin(source.layer, profile, source.file, line_of(source.lines, ("profiles", profile, *path)))
 
 
+def _origin_at(site: SiteFile, key: str, _: Key) -> Origin:
+    return Origin("site", file=site.file, line=site.line(key), note=key)
+
+
 class _Tree:
     """Values and origins while layers are laid on each other."""
 
@@ -176,6 +198,15 @@ class _Tree:
             origin = self.origins["sampling", key]
             self.origins["validation", "sampling", key] = Origin(
                 origin.layer, origin.profile, origin.file, origin.line, note="as in training")
+
+    def resolve_references(self, site: SiteFile) -> None:
+        """Put what the site file says where references to it stand; one that it says nothing to stays."""
+        for path, key in list(references(self.values)):
+            found = site.get(key)
+            if found is not None:
+                holder = reduce(operator.getitem, path[:-1], cast("Any", self.values))
+                holder[path[-1]] = found
+                self._note(path, found, partial(_origin_at, site, key))
 
     def _drop_other_plugins_keys(self, section: str, new: Any, origin: Callable[[Key], Origin]) -> None:
         old = self.values.get(section)

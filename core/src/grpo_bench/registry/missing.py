@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ..contract import GrpoBenchError, Missing
+from ..contract import GrpoBenchError, InputError, Missing
 
 Answer = TypeVar("Answer")
 
@@ -18,8 +18,8 @@ Answer = TypeVar("Answer")
 class Shortage:
     """All that is missing so far, and what could not be judged without it."""
 
-    def __init__(self) -> None:
-        self._missing: list[str] = []
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        self._missing: list[str] = list(known)
         self._unjudged: list[str] = []
 
     @property
@@ -27,27 +27,29 @@ class Shortage:
         """A line for each thing, what was not judged last."""
         return tuple(dict.fromkeys([*self._missing, *self._unjudged]))
 
-    def ask(self, question: Callable[[], Answer], of: str = "", *, without: Sequence[str] = (),
-            lenient: bool = False) -> Answer | None:
-        """The answer; None where something is missing for it. ``of`` says who is asked, ``without`` what is known to be
-        missing there. Errors of other kinds are raised, but where that or another thing that is missing (``lenient``)
-        may be their cause."""
+    def ask(self, question: Callable[[], Answer], of: str = "", *, without: Sequence[str] = (), lenient: bool = False,
+            instead: Callable[[Missing], Answer | None] = lambda _: None) -> Answer | None:
+        """The answer; None where something is missing for it, unless what was said of that is an answer (``instead``).
+        ``of`` says who is asked, ``without`` what is known to be missing there: it may make the one that is asked fail,
+        but not refuse. Where it may refuse for the lack of something (``lenient``) that is no answer either."""
         try:
             return question()
         except Missing as error:
             prefix, hint = f"{of}: " if of else "", f" ({error.hint})" if error.hint else ""
             self._missing += [f"{prefix}{item}{hint}" for item in error.items]
-        except GrpoBenchError:
-            if not (without or lenient):
+            if (answer := instead(error)) is not None:
+                return answer
+        except GrpoBenchError as error:
+            if not lenient and (not without or isinstance(error, InputError)):
                 raise
             without = without or ["what is missing"]
         if without:
             self.leave(of, *without)
         return None
 
-    def leave(self, of: str, *without: str) -> None:
-        """Say that something is not judged."""
-        self._unjudged.append(f"not judged: {of}, without {' and '.join(without)}")
+    def leave(self, of: str, *without: str, partly: bool = False) -> None:
+        """Say that something is not judged, or not all of it."""
+        self._unjudged.append(f"{'judged in part' if partly else 'not judged'}: {of}, without {' and '.join(without)}")
 
 
 def lacking(profile: str, lines: Sequence[str]) -> Missing:

@@ -7,7 +7,7 @@ PluginError.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from .lines import Key
 from .loading import check_enabled, check_requirements, load_plugin, try_imports
 from .missing import Shortage
 from .plan import Part
-from .profile import Section
+from .profile import Profile, Section
 from .resolved import Resolved
 from .validate import validate
 
@@ -33,8 +33,8 @@ Parts = tuple[dict[Role, Part], tuple[Part, ...]]
 """By role, and the observers."""
 
 
-def find_parts(resolved: Resolved, lacks: Shortage) -> Parts:
-    """All parts, each loaded before any is asked for its environment."""
+def find_parts(resolved: Resolved, lacks: Shortage, idle: Collection[Role] = ()) -> Parts:
+    """All parts, each loaded before any is asked for its environment; those that are ``idle`` do without."""
     profile = resolved.profile
     installed = installed_plugins()
     chosen = {(role.value, section.use) for role, section in profile.sections.items()}
@@ -44,7 +44,7 @@ def find_parts(resolved: Resolved, lacks: Shortage) -> Parts:
              for role, section in profile.sections.items()}
     observers = [_part(Role.OBSERVER, section, ("observers", number), resolved, installed)
                  for number, section in enumerate(profile.observers)]
-    return ({role: _housed(part, profile.sections[role], (role.value,), resolved, lacks)
+    return ({role: part if role in idle else _housed(part, profile.sections[role], (role.value,), resolved, lacks)
              for role, part in parts.items()},
             tuple(_housed(part, profile.observers[number], ("observers", number), resolved, lacks)
                   for number, part in enumerate(observers)))
@@ -99,13 +99,23 @@ def described(part: Part, checkpoint: PolicyFacts, placement: Placement, machine
     """The part with what it tells about itself."""
     if part.descriptor.describe is None:
         return part
-    profile = resolved.profile
-    sampling = {Purpose.TRAIN: profile.sampling, Purpose.VALIDATION: profile.validation.sampling or profile.sampling}
-    site = Site(policy=checkpoint, placement=placement, interpreter=part.interpreter, inventory=part.inventory,
-                sampling=sampling, loss=profile.grpo.loss, deterministic=profile.deterministic is True,
-                limits=profile.limits, machine=machine)
+    site = site_of(part, checkpoint, placement, machine, resolved.profile)
     with attributed(part.role, part.descriptor):
         return replace(part, facts=plain(load_object(part.descriptor.describe)(part.config, site)))
+
+
+def site_of(part: Part, checkpoint: PolicyFacts, placement: Placement, machine: Mapping[str, Any],
+            profile: Profile) -> Site:
+    """Where and for what a part will work."""
+    sampling = {Purpose.TRAIN: profile.sampling, Purpose.VALIDATION: profile.validation.sampling or profile.sampling}
+    return Site(policy=checkpoint, placement=placement, interpreter=part.interpreter, inventory=part.inventory,
+                sampling=sampling, loss=profile.grpo.loss, deterministic=profile.deterministic is True,
+                limits=profile.limits, machine=machine)
+
+
+def called(part: Part) -> str:
+    """The part in messages."""
+    return f"{part.role.value} {part.name!r}"
 
 
 def made(part: Part, checkpoint: PolicyFacts, resolved: Resolved, seed: int) -> Any:

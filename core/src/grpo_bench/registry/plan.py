@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..contract import Finding, Placement, Plugin, PolicyFacts, Role, Task
+from ..contract import Finding, Need, Placement, Plugin, PolicyFacts, Role, Task
+from .hosts import Row, Span, rows, spans
 from .profile import Profile
 from .resolved import Explained
 
@@ -50,9 +51,10 @@ class Plan:
     found. ``transport`` carries weights from trainer to generator; ``incomparable`` says why their log-probabilities
     cannot be compared, and is empty where they can. ``varying`` says why a run that would be deterministic where its
     parts allow is not, and is empty otherwise. ``tasks`` maps the splits that train and validate to the
-    environment's lists of them, as long as the environment has them. ``placements`` maps trainer, generator and rollout
-    to where their workers sit. ``resolved`` is the whole profile as JSON data, defaults of the core and of every plugin
-    written out. ``unscored`` lists why the run cannot count as a result; it is scored where that list is empty.
+    environment's lists of them, as long as the environment has them. ``needs`` and ``placements`` map trainer,
+    generator and rollout to what their workers ask for and where they sit. ``resolved`` is the whole profile as JSON
+    data, defaults of the core and of every plugin written out. ``unscored`` lists why the run cannot count as a result;
+    it is scored where that list is empty.
 
     ``missing`` says what this machine lacks for it and is empty in all that :func:`make_plan` returns. Where it is not,
     tasks, placements and facts are those that could be had, and a checkpoint that is not here has a vocabulary of 0.
@@ -68,6 +70,7 @@ class Plan:
     incomparable: str
     varying: str
     tasks: Mapping[str, Sequence[Task]]
+    needs: Mapping[str, Need]
     placements: Mapping[str, Placement]
     hardware: Mapping[str, Any]
     resolved: Mapping[str, Any]
@@ -76,6 +79,28 @@ class Plan:
     findings: tuple[Finding, ...]
     unscored: tuple[str, ...]
     missing: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Which hosts the trainer has, which the generator, and which neither."""
+        return rows({role: self.placements[role] for role in (Role.TRAINER.value, Role.GENERATOR.value)
+                     if role in self.placements}, self.hardware)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """How far groups of workers reach over hosts and domains."""
+        return spans(self.needs, self.placements, self.hardware)
+
+    def source(self, key: str) -> Explained | None:
+        """Where the value at a dotted ``key`` comes from: its own entry, else the first inside it, else the one
+        around it; None where the profile has no such place."""
+        around = [key.rsplit(".", cut)[0] for cut in range(key.count(".") + 1)] if key else []
+        for place in around:
+            inside = (item for item in self.explained if item.key == place or item.key.startswith((f"{place}.",
+                                                                                                   f"{place}[")))
+            if found := next(inside, None):
+                return found
+        return None
 
     @property
     def scored(self) -> bool:
@@ -118,8 +143,12 @@ class Plan:
             "incomparable": self.incomparable,
             "varying": self.varying,
             "tasks": dict(self.provenance["tasks"]),
+            "needs": {name: asdict(need) for name, need in self.needs.items()},
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),
-            "findings": [asdict(finding) for finding in self.findings],
+            "hosts": [asdict(row) for row in self.rows],
+            "spans": [asdict(span) for span in self.spans],
+            "findings": [{**asdict(finding), "origin": str(found.origin) if (found := self.source(finding.key)) else
+                          None} for finding in self.findings],
             "provenance": dict(self.provenance),
         }

@@ -16,6 +16,7 @@ from ..contract import (
 )
 
 MAX_SEED = 2**32 - 1
+RANDOM = "random"
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED, strict=True)]
 
 
@@ -40,8 +41,9 @@ class Profile(Settings):
 
     description: str = ""
     """One line for ``profiles list``."""
-    seed: Seed = 0
-    """Root of all random streams, unless the command line gives another."""
+    seed: Seed | Literal["random"] = 0
+    """Root of all random streams, unless the command line gives another; random: drawn by the operating system when the
+    plan is made, and recorded."""
     deterministic: bool | Literal["auto"] = False
     """Equal seeds give equal events and weights, bit for bit: true is refused where a part cannot promise that, auto is
     true where all can."""

@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,19 +74,32 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def distribution_files(name: str) -> list[tuple[str, Path]]:
+    """What the hash of a distribution covers: every file, by its path from the import package on; none where the
+    distribution is not installed."""
+    try:
+        return list(_files(distribution(name)))
+    except PackageNotFoundError:
+        return []
+
+
 def _content_hash(found: Distribution) -> str:
+    digest = hashlib.sha256()
+    for path, file in _files(found):
+        name, content = path.encode(), hashlib.sha256(file.read_bytes()).digest()
+        digest.update(len(name).to_bytes(4, "big") + name + content)
+    return digest.hexdigest()
+
+
+def _files(found: Distribution) -> Iterator[tuple[str, Path]]:
     points = {point.value.partition(":")[0].partition(".")[0] for point in found.entry_points
               if point.group.startswith(GROUP)}
     packages = points or {_normal(found.metadata["Name"]).replace("-", "_")}
-    digest = hashlib.sha256()
     for folder in (folder for package in sorted(packages) for folder in _package_folders(package)):
         for file in sorted(folder.rglob("*")):
             inside = file.relative_to(folder)
             if file.is_file() and inside != Path(FILE_NAME) and not any(map(_is_cache, inside.parts)):
-                name = (Path(folder.name, inside)).as_posix().encode()
-                content = hashlib.sha256(file.read_bytes()).digest()
-                digest.update(len(name).to_bytes(4, "big") + name + content)
-    return digest.hexdigest()
+                yield Path(folder.name, inside).as_posix(), file
 
 
 def _is_cache(part: str) -> bool:

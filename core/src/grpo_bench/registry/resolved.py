@@ -6,18 +6,19 @@ Nothing here loads a plugin: a role's section is checked for ``use`` alone until
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..contract import RunFolderError
-from .layers import Dropped, Merged, Origin, merge
+from ..contract import RegistryError, RunFolderError
+from .layers import Dropped, Merged, Origin, merge, overlaid, profile_names
 from .lines import Key
 from .names import dotted
 from .profile import Profile
-from .source import Source, fault, read_sources
-from .validate import validate
+from .site import SiteFile, check_references, read_site_file
+from .source import EXTENDS, Source, fault, read_sources
+from .validate import REQUIRED, validate
 
 DEFAULT = Origin("default")
 
@@ -33,11 +34,13 @@ class Explained:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A profile ready for planning: the merged values and the core's view of them."""
+    """A profile ready for planning: the merged values and the core's view of them. ``site`` is the site file that its
+    references were looked up in, None where there was none."""
 
     merged: Merged
     profile: Profile
     sources: tuple[Source, ...]
+    site: SiteFile | None = None
 
     @property
     def name(self) -> str:
@@ -54,11 +57,25 @@ class Resolved:
 
 
 def resolve(name: str, *, registry: Path | None = None, overrides: Iterable[str] = (),
-            cwd: Path | None = None) -> Resolved:
-    """Read every registry layer and resolve profile ``name``; RegistryError on anything wrong."""
-    sources = read_sources(registry, cwd=cwd)
-    merged = merge(sources, name, overrides)
-    return Resolved(merged, validate(Profile, merged.values, merged), sources)
+            cwd: Path | None = None, site: Path | None = None) -> Resolved:
+    """Read every registry layer and the site file and resolve profile ``name``; RegistryError on anything wrong.
+    ``site`` None: the file that the environment names, if any."""
+    sources, given = read_sources(registry, cwd=cwd), read_site_file(site)
+    merged = merge(sources, name, overrides, given)
+    check_references(merged)
+    return Resolved(merged, _whole(merged, sources), sources, given)
+
+
+def _whole(merged: Merged, sources: Sequence[Source]) -> Profile:
+    """The profile; one that others have to complete says which they are."""
+    try:
+        return validate(Profile, merged.values, merged)
+    except RegistryError as error:
+        heirs = [name for name in profile_names(sources) if any(
+            source.profiles.get(name, {}).get(EXTENDS) == merged.name for source in sources)]
+        if heirs and REQUIRED in error.message:
+            raise RegistryError(error.message, hint=f"profiles that extend it: {', '.join(heirs)}") from None
+        raise
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -74,19 +91,19 @@ def read_object(file: Path) -> dict[str, Any]:
     return found
 
 
-def recorded(file: Path, name: str) -> Resolved:
-    """Profile ``name`` as a run's ``profile.json`` keeps it, every value written out."""
+def recorded(file: Path, name: str, overrides: Iterable[str] = ()) -> Resolved:
+    """Profile ``name`` as a run's ``profile.json`` keeps it, every value written out, with ``--set`` arguments on
+    top."""
     values = read_object(file)
     if found := fault(values):
         raise RunFolderError(f"{file}: {dotted(found[0])}: {found[1]}", hint="restore it from a copy")
-    origin = Origin("recorded", file=file)
-    merged = Merged(name, (name,), values, {(): origin, **dict.fromkeys(_paths(values, ()), origin)}, ())
-    return Resolved(merged, validate(Profile, values, merged), ())
+    merged = overlaid(name, values, Origin("recorded", file=file), overrides)
+    return Resolved(merged, validate(Profile, merged.values, merged), ())
 
 
 def explain(values: Mapping[str, Any], merged: Merged) -> tuple[Explained, ...]:
     """Every value of ``values`` (a profile as JSON data, defaults written out) with its origin."""
-    return tuple(Explained(dotted(path), value, _origin(merged, path)) for path, value in _leaves(values, ()))
+    return tuple(Explained(dotted(path), value, _origin(merged, path)) for path, value in _leaves(values, (), merged))
 
 
 def _paths(value: Any, path: Key) -> Iterator[Key]:
@@ -96,12 +113,23 @@ def _paths(value: Any, path: Key) -> Iterator[Key]:
         yield from _paths(inner, (*path, key))
 
 
-def _leaves(value: Any, path: Key) -> Iterator[tuple[Key, Any]]:
+def _leaves(value: Any, path: Key, merged: Merged) -> Iterator[tuple[Key, Any]]:
+    """Values that are no tables. A list is one value, and of its items only those count again that a site file gave."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _leaves(inner, (*path, key))
+            yield from _leaves(inner, (*path, key), merged)
     else:
         yield path, value
+    if isinstance(value, list):
+        yield from _of_the_site(value, path, merged)
+
+
+def _of_the_site(value: Any, path: Key, merged: Merged) -> Iterator[tuple[Key, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        if _origin(merged, (*path, key)).layer == "site":
+            yield (*path, key), inner
+        yield from _of_the_site(inner, (*path, key), merged)
 
 
 def _origin(merged: Merged, path: Key) -> Origin:

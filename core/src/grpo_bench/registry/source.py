@@ -74,10 +74,7 @@ def _working_folder() -> Path:
 
 def read_source(file: Path, layer: str) -> Source:
     """Parse one registry file, or raise a RegistryError with file and line."""
-    text = _read_text(file)
-    data, lines = _parse(text, file)
-    if found := fault(data):
-        raise error_at(file, lines, *found)
+    data, lines = read_toml(file, hint="see --registry")
     if unknown := sorted(data.keys() - KEYS):
         raise error_at(file, lines, (unknown[0],), "unknown key" + choices(unknown[0], KEYS))
     schema = data.get("schema", SCHEMA)
@@ -101,6 +98,14 @@ def read_source(file: Path, layer: str) -> Source:
     return Source(layer=layer, file=file, profiles=profiles, lines=lines, disabled=tuple(disabled))
 
 
+def read_toml(file: Path, *, hint: str) -> tuple[dict[str, Any], Mapping[Key, int]]:
+    """The tables of a file a person wrote, and where its keys stand; ``hint`` is for a file that cannot be read."""
+    data, lines = _parse(_read_text(file, hint), file)
+    if found := fault(data):
+        raise error_at(file, lines, *found)
+    return data, lines
+
+
 def error_at(file: Path, lines: Mapping[Key, int], path: Key, message: str, *, hint: str = "") -> RegistryError:
     """A RegistryError on the key at ``path`` of ``file``."""
     line = line_of(lines, path)
@@ -108,17 +113,17 @@ def error_at(file: Path, lines: Mapping[Key, int], path: Key, message: str, *, h
     return RegistryError(f"{dotted(path)}: {message} [{place}]", hint=hint)
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: Path, hint: str) -> str:
     try:
         content = _read_bytes(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RegistryError(f"{file}: cannot be read: {reason}", hint="see --registry") from None
+        raise RegistryError(f"{file}: cannot be read: {reason}", hint=hint) from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[:error.start].count(b"\n") + 1
-        raise RegistryError(f"{file}:{line}: no UTF-8 text", hint="a registry is a TOML file") from None
+        raise RegistryError(f"{file}:{line}: no UTF-8 text", hint="it should be a TOML file") from None
 
 
 def _read_bytes(file: Path) -> bytes:

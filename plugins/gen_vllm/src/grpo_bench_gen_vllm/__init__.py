@@ -14,6 +14,8 @@ plugin = Plugin(
     env=WorkerEnv(name="vllm", lock="grpo_bench_gen_vllm/env.toml", inventory="grpo_bench_gen_vllm.inventory:take"),
     narrow="grpo_bench_gen_vllm.plan:narrow",
     describe="grpo_bench_gen_vllm.plan:describe",
+    preflight="grpo_bench_gen_vllm.preflight:preflight",
+    needs="grpo_bench_gen_vllm.plan:needs",
     capabilities=Capabilities(
         receives=frozenset({"safetensors", "broadcast", "hf_folder"}),
         sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",

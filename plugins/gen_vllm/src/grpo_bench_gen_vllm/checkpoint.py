@@ -1,5 +1,5 @@
 """What a plan needs to know of the policy's checkpoint: its shape from config.json, its tensors from the headers of its
-safetensors files. No weight is read."""
+safetensors files, or both from what is known of one that is not there. No weight is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import PlanError
+from grpo_bench.contract import PlanError, PolicyFacts
 
 _HEADER_MAX = 2**28
 
@@ -38,14 +38,24 @@ class Model:
 
 def read_model(folder: Path) -> Model:
     """The model in ``folder``; PlanError where its files say too little."""
-    top = _read_json(folder / "config.json")
+    return _model(_read_json(folder / "config.json"), folder / "config.json", dict(_tensors(folder)))
+
+
+def known_model(policy: PolicyFacts) -> Model | None:
+    """The policy, wherever it is; None where nothing is known of it."""
+    if policy.vocab_size:
+        return read_model(policy.checkpoint)
+    return _model(policy.config, Path("policy.config"), policy.tensors) if policy.tensors else None
+
+
+def _model(top: Mapping[str, Any], source: Path, tensors: Mapping[str, tuple[int, ...]]) -> Model:
     config = {**top, **top.get("text_config", {})}
     try:
         layers, hidden, heads = (int(config[name]) for name in (
             "num_hidden_layers", "hidden_size", "num_attention_heads"))
         architecture = str(top["architectures"][0])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise PlanError(f"{folder / 'config.json'} does not say what an engine must know: {error}",
+        raise PlanError(f"{source} does not say what an engine must know: {error}",
                         hint="architectures, num_hidden_layers, hidden_size, num_attention_heads") from error
     return Model(
         architecture=architecture, config=config, layers=layers, heads=heads,
@@ -53,7 +63,7 @@ def read_model(folder: Path) -> Model:
         head_dim=int(config.get("head_dim") or hidden // heads),
         experts=int(config.get("num_experts") or config.get("num_local_experts") or 0),
         linear_layers=sum(kind == "linear_attention" for kind in config.get("layer_types") or ()),
-        positions=config.get("max_position_embeddings"), tensors=dict(_tensors(folder)))
+        positions=config.get("max_position_embeddings"), tensors=tensors)
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

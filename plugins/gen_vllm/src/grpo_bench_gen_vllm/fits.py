@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_bench.contract import Missing, PlanError, Placement, PolicyFacts, Site
+from grpo_bench.contract import PlanError, Placement, PolicyFacts, Site
 
 from .checkpoint import Model
 from .config import VllmGeneratorConfig
@@ -53,12 +53,12 @@ def _wrong_value(value: Any, argument: Mapping[str, Any]) -> str:
 
 
 def check_model(config: VllmGeneratorConfig, policy: PolicyFacts, model: Model, inventory: Mapping[str, Any]) -> None:
-    """The policy must be one that this vLLM can compute, divided as the settings say."""
-    version, known = inventory["versions"]["vllm"], inventory["architectures"]
-    if model.architecture not in known:
+    """The policy must be one that this vLLM can compute, where an inventory tells, divided as the settings say."""
+    known = inventory.get("architectures")
+    if known is not None and model.architecture not in known:
         near = difflib.get_close_matches(model.architecture, known, n=3, cutoff=0.6)
-        raise PlanError(f"vLLM {version} knows no architecture {model.architecture!r}, which config.json of "
-                        f"{policy.checkpoint} names", hint=f"nearest: {', '.join(near)}" if near else "")
+        raise PlanError(f"vLLM {inventory['versions']['vllm']} knows no architecture {model.architecture!r}, which "
+                        f"config.json of {policy.checkpoint} names", hint=f"nearest: {', '.join(near)}" if near else "")
     if model.positions is not None and policy.max_context > model.positions:
         raise PlanError(f"policy.max_context = {policy.max_context} is above the {model.positions} positions of the "
                         "policy", hint=f"at most {model.positions}")
@@ -116,28 +116,26 @@ def impossible(model: Model | None, inventory: Mapping[str, Any]) -> dict[str, s
     return found
 
 
-def check_gpus(config: VllmGeneratorConfig, site: Site) -> None:
-    """Where no inventory says what the engines' environment has: settings that need GPUs find one for each process."""
-    gpus, wanted = site.machine.get("gpus", 0), _processes(config, site.placement)
-    if _asks_for_gpus(config) and not site.placement.nodes and wanted > gpus:
-        raise Missing(_too_few(config, site.placement, gpus))
+def lacking(config: VllmGeneratorConfig, model: Model | None, site: Site) -> Iterator[str]:
+    """What is asked for and is not there: vLLM would ignore it, or fail when it starts. ``model`` None: the policy is
+    not known. Without an inventory of the engines' environment only GPUs are counted, those of the machine."""
+    inventory, wanted = site.inventory, _processes(config, site.placement)
+    kind = inventory["device"]["type"] if inventory else ""
+    if kind == "none":
+        yield ("the generator's environment has a vLLM for devices that this machine does not have (run where they "
+               "are, or name an environment with a vLLM for CPUs)")
+        return
+    cuda = kind == "cuda"
+    gpus = len(inventory["device"]["memory"]) if cuda else 0 if kind else site.machine.get("gpus", 0)
+    if (cuda or _asks_for_gpus(config)) and not site.placement.nodes and wanted > gpus:
+        yield _too_few(config, site.placement, gpus)
+    if inventory:
+        yield from _refused(config, impossible(model, inventory))
 
 
-def check_device(config: VllmGeneratorConfig, model: Model | None, site: Site) -> None:
-    """Nothing may be asked for that the device cannot do: vLLM would ignore it, or fail when it starts."""
-    inventory = site.inventory
-    device = inventory["device"]
-    if device["type"] == "none":
-        raise Missing("the generator's environment has a vLLM for devices that this machine does not have",
-                      hint="run where they are, or name an environment with a vLLM for CPUs")
-    cuda = device["type"] == "cuda"
-    items = list(_refused(config, impossible(model, inventory)))
-    gpus = len(device["memory"]) if cuda else 0
-    if (cuda or _asks_for_gpus(config)) and not site.placement.nodes and _processes(config, site.placement) > gpus:
-        items.insert(0, _too_few(config, site.placement, gpus))
-    if items:
-        raise Missing("; ".join(items), items=items)
-    if cuda or model is None:
+def check_kernels(model: Model, inventory: Mapping[str, Any]) -> None:
+    """On a CPU vLLM has kernels for some sizes of heads only."""
+    if inventory["device"]["type"] == "cuda":
         return
     if model.linear_layers and (dim := model.size("linear_key_head_dim")) != _STATE_DIM:
         raise PlanError(f"on a CPU vLLM computes linear attention with heads of {_STATE_DIM} only; this policy's "
@@ -177,21 +175,20 @@ def _too_few(config: VllmGeneratorConfig, placement: Placement, gpus: int) -> st
             "are, or lower workers or tensor_parallel)")
 
 
-def check_memory(config: VllmGeneratorConfig, policy: PolicyFacts, need: Footprint, placement: Placement,
-                 device: Mapping[str, Any]) -> None:
-    """Weights and cache must fit, and the cache must hold one whole sequence."""
+def memory_lacking(config: VllmGeneratorConfig, policy: PolicyFacts, need: Footprint, placement: Placement,
+                   device: Mapping[str, Any]) -> Iterator[str]:
+    """Where weights and cache do not fit ``device``, or the cache cannot hold one whole sequence."""
     ranks, engines = config.tensor_parallel, config.workers or placement.workers
-    if need.cache is not None and need.cache < need.token * policy.max_context + need.sequence:
-        whole = need.token * policy.max_context + need.sequence
-        raise PlanError(f"the key-value cache of a process ({size(max(0, need.cache))}) cannot hold one sequence of "
-                        f"{policy.max_context:,} tokens ({size(whole)})",
-                        hint="raise kv_cache_gib, gpu_memory_utilization or tensor_parallel, or lower max_context")
-    if placement.nodes or device["type"] == "cuda":
-        return
-    total = ranks * engines * (need.weights + (need.cache or 0))
-    if total > device["memory"][0]:
-        raise Missing(f"{counted(engines, ranks)} take {size(total)} for weights and caches; this machine has "
-                      f"{size(device['memory'][0])}", hint="lower workers or kv_cache_gib")
+    whole, cuda = need.token * policy.max_context + need.sequence, device["type"] == "cuda"
+    if need.cache < whole:
+        yield (f"the key-value cache of a process ({size(max(0, need.cache))}) cannot hold one sequence of "
+               f"{policy.max_context:,} tokens ({size(whole)}) (raise kv_cache_gib, gpu_memory_utilization or "
+               "tensor_parallel, or lower max_context)")
+    total = need.total if cuda else ranks * engines * need.total
+    if total > min(device["memory"]) and not (placement.nodes and not cuda):
+        takers = "a process takes" if cuda else f"{counted(engines, ranks)} take"
+        yield (f"{takers} {size(total)} for weights and caches; {'its GPU' if cuda else 'this machine'} has "
+               f"{size(min(device['memory']))} (lower workers or kv_cache_gib, or raise tensor_parallel)")
 
 
 def counted(engines: int, ranks: int) -> str:

@@ -1,7 +1,7 @@
 """Memory of one process of an engine, counted from shapes: its part of the weights, and what cached tokens take.
 
 vLLM divides matrices by the number of processes, repeats keys and values where there are fewer heads of them than
-processes, and keeps norms and routers whole in each. Activations and vLLM's own buffers are not counted.
+processes, and keeps norms and routers whole in each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ from .arguments import CPU_CACHE_GIB, GIB
 from .checkpoint import Model
 from .config import VllmGeneratorConfig
 
+ASSUMED = (
+    "weights: matrices are cut over the engine's processes, norms and routers are whole in each; keys and values are "
+    "repeated where they have fewer heads than there are processes",
+    "cache: what gpu_memory_utilization leaves beside the weights, unless kv_cache_gib says it; vLLM gives its "
+    "activations and graphs their part of that first",
+    "refit: the largest tensor whole, out of what gpu_memory_utilization leaves free",
+)
+"""What the estimate goes by, for people."""
 _ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STATE_ITEM = 4
 """Bytes of a number of a linear layer's state, which is kept in float32."""
@@ -24,17 +32,23 @@ _KEYS_AND_VALUES = (".k_proj.weight", ".v_proj.weight", ".k_proj.bias", ".v_proj
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of one process. ``cache`` is None where a GPU of unknown size decides. ``token`` is one cached token,
-    ``sequence`` what a sequence takes besides its tokens."""
+    """Bytes of one process. ``token`` is one cached token, ``sequence`` what a sequence takes besides its tokens,
+    ``refit`` the largest tensor that comes in at once."""
 
     weights: int
-    cache: int | None
+    cache: int
     token: int
     sequence: int
+    refit: int
+
+    @property
+    def total(self) -> int:
+        """What is taken for good; a refit comes out of what is left."""
+        return self.weights + self.cache
 
     def room(self, context: int) -> tuple[int, int] | None:
         """Tokens that the cache holds, and sequences of ``context`` tokens."""
-        if self.cache is None or not self.token + self.sequence:
+        if not self.token + self.sequence:
             return None
         return self.cache // max(self.token, 1), self.cache // (self.token * context + self.sequence)
 
@@ -46,7 +60,9 @@ def footprint(config: VllmGeneratorConfig, model: Model, device: Mapping[str, An
     full_layers = model.layers - model.linear_layers
     kv_heads = max(1, model.kv_heads // config.tensor_parallel)
     token = math.ceil(full_layers * 2 * kv_heads * model.head_dim * _cache_item(config))
-    return Footprint(weights, _cache(config, weights, device), token, _state(config, model))
+    largest = max((math.prod(shape) for name, shape in model.tensors.items() if not _unused(name)), default=0)
+    return Footprint(weights, _cache(config, weights, device), token, _state(config, model),
+                     largest * _ITEM[config.dtype])
 
 
 def _share(name: str, shape: tuple[int, ...], model: Model, ranks: int) -> int:
@@ -61,7 +77,7 @@ def _unused(name: str) -> bool:
     return bool({"visual", "mtp"} & set(name.split(".")))
 
 
-def _cache(config: VllmGeneratorConfig, weights: int, device: Mapping[str, Any]) -> int | None:
+def _cache(config: VllmGeneratorConfig, weights: int, device: Mapping[str, Any]) -> int:
     if config.kv_cache_gib is not None:
         return int(config.kv_cache_gib * GIB)
     if device["type"] != "cuda":

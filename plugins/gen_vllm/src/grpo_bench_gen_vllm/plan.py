@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from grpo_bench.contract import Capabilities, Site
+from grpo_bench.contract import Capabilities, Missing, Need, Site
 
 from .arguments import engine_arguments
-from .checkpoint import read_model
+from .checkpoint import Model, known_model
 from .config import VllmGeneratorConfig
-from .fits import check_arguments, check_device, check_gpus, check_memory, check_model, counted, impossible, size
-from .memory import Footprint, footprint
+from .fits import check_arguments, check_kernels, check_model, counted, impossible, lacking, memory_lacking, size
+from .memory import ASSUMED, Footprint, footprint
 
 
 def narrow(config: VllmGeneratorConfig, inventory: Mapping[str, Any]) -> Capabilities:
@@ -27,30 +27,58 @@ def narrow(config: VllmGeneratorConfig, inventory: Mapping[str, Any]) -> Capabil
                    lacking={"broadcast": "the generator's environment has no CUDA device"})
 
 
+def needs(config: VllmGeneratorConfig) -> Need:
+    """The descriptor's ``needs``: a GPU for each of an engine's processes."""
+    return Need(config.workers, config.tensor_parallel)
+
+
 def describe(config: VllmGeneratorConfig, site: Site) -> Mapping[str, Any]:
-    """The descriptor's ``describe``: facts, or PlanError for what could not start, Missing for what could
-    elsewhere."""
-    inventory, policy = site.inventory, site.policy
+    """The descriptor's ``describe``: facts, or PlanError for what could not start, Missing for what could elsewhere.
+    What can be said without an environment, or of a policy that is known but not there, is said."""
+    inventory, policy, ranks = site.inventory, site.policy, config.tensor_parallel
+    if inventory:
+        given = engine_arguments(config, policy, backend="grpo_bench", seed=0, device=inventory["device"]["type"])
+        check_arguments(given, inventory["arguments"], engine=config.engine, version=inventory["versions"]["vllm"])
+    model = known_model(policy)
+    if model:
+        check_model(config, policy, model, inventory)
+    lacks = list(lacking(config, model, site))
+    if model and inventory and not lacks:
+        check_kernels(model, inventory)
+    facts = {**_of_environment(model, site), "layout": _layout(config, site), "tensor_parallelism": ranks,
+             "pipeline_parallelism": 1, "expert_parallelism": ranks if config.expert_parallel else 1,
+             "dtype": config.dtype}
+    device = _computes_on(site)
+    if model and device:
+        need = footprint(config, model, device)
+        if not lacks:
+            lacks += memory_lacking(config, policy, need, site.placement, device)
+        facts |= {"memory_per_rank": _memory(need, policy.max_context), "memory_bytes": need.total,
+                  "memory_assumed": list(ASSUMED)}
+    if lacks:
+        raise Missing("; ".join(lacks), items=lacks, facts=facts)
+    return facts
+
+
+def _of_environment(model: Model | None, site: Site) -> dict[str, Any]:
+    inventory = site.inventory
     if not inventory:
-        check_gpus(config, site)
-    device, version = inventory["device"], inventory["versions"]["vllm"]
-    given = engine_arguments(config, policy, backend="grpo_bench", seed=0, device=device["type"])
-    check_arguments(given, inventory["arguments"], engine=config.engine, version=version)
-    if not policy.vocab_size:
-        check_device(config, None, site)
-    model = read_model(policy.checkpoint)
-    check_model(config, policy, model, inventory)
-    check_device(config, model, site)
-    need = footprint(config, model, device)
-    check_memory(config, policy, need, site.placement, device)
-    ranks = config.tensor_parallel
-    return {
-        "versions": dict(inventory["versions"]), "interpreter": site.interpreter, "device": _device(device),
-        "layout": _layout(config, site), "tensor_parallelism": ranks, "pipeline_parallelism": 1,
-        "expert_parallelism": ranks if config.expert_parallel else 1, "dtype": config.dtype,
-        "memory_per_rank": {"weights": size(need.weights), "kv_cache": _cache(need, policy.max_context)},
-        "not_possible": impossible(model, inventory),
-    }
+        return {}
+    found = {"versions": dict(inventory["versions"]), "interpreter": site.interpreter,
+             "device": _device(inventory["device"])}
+    return {**found, "not_possible": impossible(model, inventory)} if model else found
+
+
+def _computes_on(site: Site) -> Mapping[str, Any] | None:
+    """The device, as an inventory says it: that of the hosts that the hardware placed the engines on, else the one that
+    the environment sees here; None where neither is known."""
+    planned = site.machine.get("gpu_memory_bytes") if site.placement.nodes else None
+    return {"type": "cuda", "memory": [planned]} if planned else site.inventory.get("device")
+
+
+def _memory(need: Footprint, context: int) -> dict[str, str]:
+    return {"weights": size(need.weights), "kv_cache": _cache(need, context), "refit": size(need.refit),
+            "at most": size(need.total)}
 
 
 def _device(device: Mapping[str, Any]) -> str:
@@ -66,7 +94,7 @@ def _layout(config: VllmGeneratorConfig, site: Site) -> str:
 
 def _cache(need: Footprint, context: int) -> str:
     room = need.room(context)
-    if need.cache is None or room is None:
+    if room is None:
         return "none"
     tokens, sequences = room
     return f"{size(need.cache)}: {tokens:,} tokens, {sequences:,} sequences of {context:,}"

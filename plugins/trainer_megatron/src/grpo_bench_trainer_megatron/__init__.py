@@ -11,7 +11,9 @@ plugin = Plugin(
     config=MegatronTrainerConfig,
     factory="grpo_bench_trainer_megatron.controller:make",
     describe="grpo_bench_trainer_megatron.plan:describe",
+    preflight="grpo_bench_trainer_megatron.preflight:preflight",
     narrow="grpo_bench_trainer_megatron.plan:narrow",
+    needs="grpo_bench_trainer_megatron.groups:needs",
     env=WorkerEnv("megatron", "grpo_bench_trainer_megatron/env.toml", "grpo_bench_trainer_megatron.inventory:take"),
     capabilities=Capabilities(sends=frozenset({"safetensors", "broadcast"}), deterministic=True),
 )

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from grpo_bench.contract import PluginError
 
+from .cache_note import STACK
 from .sending import Exporter
 
 FOLDER, NOTE = "megatron", "trainer.json"
@@ -83,7 +84,7 @@ def versions() -> dict[str, str]:
     """What converted or wrote a checkpoint."""
     from importlib.metadata import version
 
-    return {name: version(name) for name in ("megatron-core", "megatron-bridge", "torch")}
+    return {name: version(name) for name in STACK}
 
 
 def write(folder: Path, chunks: Sequence[Any], optimizer: Any = None, step: int = 0) -> None:

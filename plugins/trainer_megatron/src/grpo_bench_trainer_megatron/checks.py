@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpo_bench.contract import Missing, PlanError, Site
+from grpo_bench.contract import PlanError, Site
 
 from .config import MegatronTrainerConfig
 from .fields import DTYPES
@@ -130,23 +130,24 @@ def check_layout(config: MegatronTrainerConfig, shape: Shape) -> None:
                         hint="set trainer.dispatcher = \"alltoall\"")
 
 
-def check_gpus(config: MegatronTrainerConfig, site: Site) -> None:
-    """Where no inventory says what the ranks' environment has: settings that need GPUs find one for each rank."""
-    gpus, nodes = site.machine.get("gpus", 0), max(1, len(set(site.placement.nodes)))
-    if _asks_for_gpus(config) and config.workers > gpus * nodes:
-        raise Missing(_too_few(config.workers, gpus, nodes))
+def lacking(config: MegatronTrainerConfig, shape: Shape | None, site: Site) -> Iterator[str]:
+    """What is asked of GPUs and of libraries and is not there. ``shape`` None: the policy is not known. Without an
+    inventory of the ranks' environment only GPUs are counted, those of the hosts that the hardware placed them on."""
+    inventory, hosts = site.inventory, max(1, len(set(site.placement.nodes)))
+    device = inventory.get("device")
+    cuda = device is None or device["type"] == "cuda"
+    gpus = _planned_gpus(site) or (len(device["names"]) if device and cuda else 0 if device else
+                                   site.machine.get("gpus", 0))
+    if ((device and cuda) or _asks_for_gpus(config)) and config.workers > gpus * hosts:
+        yield _too_few(config.workers, gpus, hosts)
+    if inventory:
+        yield from _engine_lacks(config, inventory["features"], cuda)
+        yield from _kernels_lack(config, shape, inventory["features"], cuda)
 
 
-def check_environment(config: MegatronTrainerConfig, shape: Shape | None, site: Site) -> None:
-    """What is asked of GPUs and of libraries is there. ``shape`` None: the policy is not known."""
-    features, device = site.inventory["features"], site.inventory["device"]
-    cuda, nodes = device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
-    items = [*_engine_lacks(config, features, cuda), *_kernels_lack(config, shape, features, cuda)]
-    gpus = len(device["names"]) if cuda else 0
-    if (cuda or _asks_for_gpus(config)) and config.workers > gpus * nodes:
-        items.insert(0, _too_few(config.workers, gpus, nodes))
-    if items:
-        raise Missing("; ".join(items), items=items)
+def _planned_gpus(site: Site) -> int:
+    """GPUs of one of the hosts that the hardware placed the ranks on; 0 where they are on this one."""
+    return site.machine.get("gpus", 0) if site.placement.nodes else 0
 
 
 def _gpu_settings(config: MegatronTrainerConfig) -> list[str]:
@@ -203,15 +204,20 @@ def check_waits(config: MegatronTrainerConfig, site: Site) -> None:
                         hint="raise trainer.collective_s or lower limits.refit_s")
 
 
-def check_memory(config: MegatronTrainerConfig, memory: Memory, site: Site) -> None:
-    """Weights, gradients and Adam's state fit; on a CPU those of all ranks together."""
-    device = site.inventory["device"]
-    on_gpu, nodes = device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
-    room = min(device["memory"])
-    need = memory.total if on_gpu else memory.total * -(-config.workers // nodes)
+def memory_lacking(config: MegatronTrainerConfig, memory: Memory, site: Site) -> Iterator[str]:
+    """Where a rank does not fit its GPU, the one that is planned with; on a CPU all ranks of a machine together."""
+    planned = site.machine.get("gpu_memory_bytes", 0) if site.placement.nodes else 0
+    device = site.inventory.get("device") or {"type": "cuda", "memory": ()}
+    room = planned or min(device["memory"], default=None)
+    if room is None:
+        return
+    on_gpu, hosts = bool(planned) or device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
+    need = memory.total if on_gpu else memory.total * -(-config.workers // hosts)
     if need > room:
-        raise Missing(f"a {'rank' if on_gpu else 'machine'} needs {size(need)} for weights, gradients and optimizer, "
-                      f"and has {size(room)}", hint="spread the policy over more ranks")
+        parts = ", ".join(f"{name} {count}" for name, count in memory.shown().items() if name != "at most")
+        yield (f"a {'rank' if on_gpu else 'machine'} needs {size(need)} and has {size(room)}: {parts}"
+               f"{'' if on_gpu else ' for each rank'} (spread the policy over more ranks, set trainer.recompute, or "
+               "lower trainer.batch_tokens)")
 
 
 def _divides(number: int, by: int, what: str, words: str, hint: str = "") -> None:

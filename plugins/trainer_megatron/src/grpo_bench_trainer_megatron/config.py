@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from grpo_bench.contract import Settings
 
@@ -102,10 +102,15 @@ class MegatronTrainerConfig(Settings):
     ddp: Mapping[str, Any] = {}
     """Further fields of Megatron's DistributedDataParallelConfig."""
 
+    @field_validator("cache")
+    @classmethod
+    def _absolute(cls, cache: str) -> str:
+        if cache != "auto" and not cache.startswith(("/", "~")):
+            raise ValueError("should be an absolute path")
+        return cache
+
     @model_validator(mode="after")
     def _fits(self) -> MegatronTrainerConfig:
-        if self.cache != "auto" and not self.cache.startswith(("/", "~")):
-            raise ValueError("cache should be an absolute path")
         if self.flex_sms != "auto" and self.dispatcher != "flex":
             raise ValueError(f"flex_sms does nothing with dispatcher {self.dispatcher!r}")
         if self.recompute_modules and self.recompute != "selective":

@@ -46,7 +46,11 @@ def head_of(file: Path) -> Mapping[str, Any]:
 def model_config(folder: Path) -> Mapping[str, Any]:
     """The language model's part of ``config.json``."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        return {**config, **config.get("text_config", {})}
+        return text_config(json.loads((folder / "config.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / 'config.json'} cannot be read: {error}", hint="see policy.checkpoint") from None
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a configuration, wherever it stands in it."""
+    return {**config, **config.get("text_config", {})}

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from grpo_bench.contract import Capabilities, Site
+from grpo_bench.contract import Capabilities, Missing, Site
 
-from .checks import check_environment, check_fields, check_gpus, check_layout, check_memory, check_model, check_waits
+from .checks import check_fields, check_layout, check_model, check_waits, lacking, memory_lacking
 from .config import MegatronTrainerConfig
-from .memory import memory_of, size
-from .model import Shape, shape_of
+from .memory import ASSUMED, memory_of, size
+from .model import Shape, known_shape
 
 _MLLOG = {"float32": "fp32", "bfloat16": "bfloat16"}
+_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def narrow(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) -> Capabilities:
@@ -33,26 +34,36 @@ def narrow(config: MegatronTrainerConfig, inventory: Mapping[str, Any]) -> Capab
 
 
 def describe(config: MegatronTrainerConfig, site: Site) -> Mapping[str, Any]:
-    """The descriptor's ``describe``: facts, or PlanError for what could not run, Missing for what could elsewhere."""
+    """The descriptor's ``describe``: facts, or PlanError for what could not run, Missing for what could elsewhere. What
+    can be said without an environment, or of a policy that is known but not there, is said."""
+    inventory, shape = site.inventory, known_shape(site.policy)
+    if inventory:
+        check_fields(config, inventory)
+        if shape:
+            check_model(shape, inventory)
+    if shape:
+        check_layout(config, shape)
+    check_waits(config, site)
+    lacks = list(lacking(config, shape, site))
+    facts = {**_mllog(config), **_of_environment(config, shape, site), "ranks": config.workers,
+             "layout": layout_words(config), "precision": config.precision}
+    if shape:
+        memory = memory_of(config, shape, reference=site.loss.kl.penalty > 0, context=site.policy.max_context)
+        lacks += memory_lacking(config, memory, site)
+        facts |= {"parameters": shape.parameters, "weights_bytes": shape.parameters * _BYTES[config.precision],
+                  "memory_per_rank": memory.shown(), "memory_bytes": memory.total, "memory_assumed": list(ASSUMED)}
+    if lacks:
+        raise Missing("; ".join(lacks), items=lacks, facts=facts)
+    return facts
+
+
+def _of_environment(config: MegatronTrainerConfig, shape: Shape | None, site: Site) -> dict[str, Any]:
     inventory = site.inventory
     if not inventory:
-        check_gpus(config, site)
-    check_fields(config, inventory)
-    if not site.policy.vocab_size:
-        check_environment(config, None, site)
-    shape = shape_of(site.policy.checkpoint)
-    check_model(shape, inventory)
-    check_layout(config, shape)
-    check_environment(config, shape, site)
-    check_waits(config, site)
-    memory = memory_of(config, shape, reference=site.loss.kl.penalty > 0)
-    check_memory(config, memory, site)
-    return {
-        **_mllog(config), "versions": dict(inventory["versions"]), "interpreter": site.interpreter,
-        "device": _device(inventory["device"]), "ranks": config.workers, "layout": layout_words(config),
-        "parameters": shape.parameters, "precision": config.precision, "memory_per_rank": memory.shown(),
-        "not_possible": not_possible(config, shape, inventory),
-    }
+        return {}
+    found = {"versions": dict(inventory["versions"]), "interpreter": site.interpreter,
+             "device": _device(inventory["device"])}
+    return {**found, "not_possible": not_possible(config, shape, inventory)} if shape else found
 
 
 def layout_words(config: MegatronTrainerConfig) -> str:
