@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_bench.cli import main
-from grpo_bench.contract import Event, Kind, Phase
-from grpo_bench.observers.journal import encode
+
+from .checking import SETTINGS, check, evaluated, record, refusals, train
 
 JUDGES = '''
 from grpo_bench.contract import Finding, GrpoBenchError, Plugin, Role, Settings, hookimpl
@@ -66,44 +64,30 @@ broken = of(Role.OBSERVER, "broken", "Broken")
 '''
 POINTS = {"ruleset": {"rules": "rules", "counting": "counting", "angry": "angry"},
           "observer": {"witness": "witness", "mute": "mute", "broken": "broken"}}
-SETTINGS = {"policy": {"checkpoint": "nowhere", "max_context": 64}, "seed": 1, "deterministic": False, "ruleset": None,
-            "observers": []}
+
+def test_a_training_that_is_not_evaluated_is_no_result_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path / "run")
+    code, verdict = check(run, capsys)
+    assert (code, refusals(verdict)) == (1, ["run: end: trained, and not evaluated yet"])
+    assert main(["check", str(run)]) == 1
+    said = capsys.readouterr().out
+    assert f"NO  run: end: trained, and not evaluated yet; grpo-bench eval {run} evaluates it" in said
 
 
-def record(folder: Path, *, status: str | None = "target_met", wall_s: float = 5.0, forced: Sequence[str] = (),
-           said: float | None = 4.0, met: bool = True, **changes: Any) -> Path:
-    """A run's folder with a journal of one step and one validation."""
-    started = {"run": folder.name, "profile": "p", "seed": 1, "target": 0.5, "metric": "pass_k", "max_steps": 2,
-               "prompts_per_step": 1, "generations_per_prompt": 2, "scored": True, "unscored": [],
-               "settings": SETTINGS, **changes}
-    events: list[Event] = []
-
-    def add(kind: Kind, at_s: float, step: int | None = None, **data: Any) -> None:
-        events.append(Event(len(events), f"2026-01-01T00:00:0{int(at_s)}+00:00", at_s, kind.value, step, data))
-
-    add(Kind.RUN_STARTED, 0.0, **started)
-    add(Kind.PHASE, 0.0, phase=Phase.STARTUP.value)
-    if forced:
-        add(Kind.RESUMED, 0.0, from_step=0, from_seq=1, attempt=2, forced=list(forced))
-    add(Kind.PHASE, 1.0, 1, phase=Phase.ROLLOUT.value)
-    add(Kind.STEP, 3.0, 1, version=1, seconds=2.0, reward_mean=0.5, rollouts=2, sampled_tokens=9)
-    add(Kind.VALIDATION, 4.0, 1, version=1, k=2, tasks=2, passed=2, metrics={"pass_k": 1.0, "accuracy": 1.0},
-        standard_error=0.0, seconds=1.0, ends={"completed": 4}, target_met=met)
-    if status is not None:
-        add(Kind.RUN_ENDED, 5.0, status=status, metric="pass_k", value=1.0, target=0.5, steps=1, time_to_target_s=said,
-            wall_s=wall_s, cpu_s=1.0, weights_sha256="0", ledger={"startup": 1.0, "rollout": 4.0})
-    folder.mkdir(exist_ok=True)
-    (folder / "events.jsonl").write_text("".join(map(encode, events)))
-    return folder
+def test_training_and_evaluation_make_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, verdict = check(evaluated(tmp_path / "run"), capsys)
+    assert (code, verdict["result"], refusals(verdict)) == (0, True, [])
+    assert verdict["summary"]["time_to_target_s"] == 2.5
 
 
-def check(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    code = main(["check", str(run), "--json"])
-    return code, json.loads(capsys.readouterr().out)
-
-
-def refusals(verdict: dict[str, Any]) -> list[str]:
-    return [f"{item['by']}: {item['rule']}: {item['message']}" for item in verdict["findings"] if not item["ok"]]
+@pytest.mark.parametrize(("spoilt", "reason"), [
+    ({"status": None}, "run: end: the record has no end: the evaluation was cut off, or goes on"),
+    ({"status": "interrupted"}, "run: end: interrupted"),
+    ({"scored": False, "unscored": ["generator 'm' is a stand-in"]}, "run: scored: generator 'm' is a stand-in")])
+def test_what_is_wrong_with_an_evaluation_makes_it_none(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                        spoilt: dict[str, Any], reason: str) -> None:
+    code, verdict = check(evaluated(tmp_path / "run", **spoilt), capsys)
+    assert (code, refusals(verdict)) == (1, [reason])
 
 
 def test_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

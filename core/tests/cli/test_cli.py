@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grpo_bench.cli import main
-from grpo_bench.cli.plan import validated_when
+from grpo_bench.cli.plan_page import validated_when
 from grpo_bench.contract import ValidationSettings
 from grpo_bench.steps import should_validate
 
@@ -129,6 +129,34 @@ def test_profiles_list_and_show(bench, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["grpo.max_steps"]["value"] == 10
 
 
+def test_profiles_are_listed_below_what_they_extend(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    file = bench.folder / "registry.toml"
+    file.write_text(file.read_text() + """
+[profiles.two]
+extends = "one"
+description = "second"
+[profiles.one]
+extends = "base"
+[profiles.ring]
+extends = "ring"
+[profiles.odd]
+extends = ["base"]
+""")
+    assert main(["profiles", "list"]) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    start = lines.index(next(line for line in lines if line.startswith("base ")))
+    assert [line.split("  for")[0].rstrip() for line in lines[start:]] == [
+        "base", "  one", "    two              second", "odd", "ring"]
+
+
+def test_a_profile_that_others_complete_names_them(bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.write("[profiles.part]\n[profiles.whole]\nextends = 'part'\n")
+    assert main(["plan", "--profile", "part"]) == 2
+    said = capsys.readouterr().err
+    assert "profiles.part.policy: required, but not set" in said
+    assert said.endswith("hint: profiles that extend it: whole\n")
+
+
 def test_plugins_show(bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "steady", "--role", "trainer"]) == 0
     text = capsys.readouterr().out
@@ -160,13 +188,13 @@ def test_listing_marks_duplicates_and_survives_broken_plugins(bench, capsys: pyt
 def test_run_hands_the_plan_to_the_engine(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def execute(plan, runs: Path, *, progress: bool, json_output: bool) -> int:
-        calls.append((plan.name, plan.seed, runs, progress, json_output))
+    def execute(plan, runs: Path, *, progress: bool, json_output: bool, evaluation: bool) -> int:
+        calls.append((plan.name, plan.seed, runs, progress, json_output, evaluation))
         return 1
 
     monkeypatch.setitem(sys.modules, "grpo_bench.engine", SimpleNamespace(execute=execute))  # type: ignore[arg-type]
     assert main(["run", "--profile", "base", "--seed", "4", "--runs", "out", "--json"]) == 1
-    assert calls == [("base", 4, Path("out"), False, True)]
+    assert calls == [("base", 4, Path("out"), False, True, True)]
 
 
 @pytest.mark.parametrize("seed", ["-1", "4294967296", "1.5", "x", "", "1_0", " 1", "٣", "9" * 5000])

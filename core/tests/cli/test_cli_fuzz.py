@@ -69,7 +69,7 @@ def ends_well(arguments: list[str], place: str) -> None:
 @pytest.fixture
 def file(bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where to put a registry. Nothing else may have changed in the end."""
-    monkeypatch.setattr(build, "distribution_lock", lambda _: {"sources": {}})
+    monkeypatch.setattr(build, "distribution_lock", lambda _: {"sources": {}, "distributions": {}})
     path = bench.folder / "fuzz.toml"
     before = known_files(bench.folder)
     yield path

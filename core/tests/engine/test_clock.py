@@ -7,7 +7,7 @@ import time
 import pytest
 
 from grpo_bench.engine import RealClock, VirtualDeadlock, run_virtual
-from grpo_bench.engine.clock import disagreements, run_real
+from grpo_bench.engine.clock import LaterClock, disagreements, run_real
 
 
 def test_an_hour_of_sleeping_passes_at_once_and_time_outs_follow():
@@ -93,3 +93,13 @@ def test_tasks_that_a_run_leaves_behind_are_ended(monkeypatch):
     kept = []
     assert run_real(main)
     assert ends == ["ended"]
+
+
+def test_a_later_clock_counts_from_when_it_was_made():
+    async def main(clock):
+        await asyncio.sleep(5)
+        later = LaterClock(clock)
+        await asyncio.sleep(2)
+        return later.since_process_start(), later.monotonic(), later.cpu_seconds(), later.now_utc() == clock.now_utc()
+
+    assert run_virtual(main) == (2.0, 7.0, 0.0, True)

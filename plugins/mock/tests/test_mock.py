@@ -19,7 +19,7 @@ from grpo_bench_mock.weights import initial
 from pydantic import ValidationError
 
 from grpo_bench.contract import (
-    Cause, End, FinishReason, Group, GroupSpec, GrpoSettings, LimitSettings, MaskSettings, Placement,
+    Cause, End, FinishReason, Group, GroupSpec, GrpoSettings, LimitSettings, MaskSettings, Need, Placement,
     PluginContext, PolicyFacts, Position, Purpose, RefitError, Role, Sampling, SamplingSettings, Task, TrainBatch,
     Trajectory, Transfer, UpdateStats, load_object,
 )
@@ -417,8 +417,8 @@ def test_the_base_is_what_its_script_makes(tmp_path: Path) -> None:
 
 def test_hardware_and_ruleset() -> None:
     hardware = load_object(grpo_bench_mock.hardware.factory)(_Bare(HardwareConfig(workers=3)))
-    assert {role: place.workers for role, place in hardware.place({"generator": 0, "rollout": 2}).items()} == {
-        "generator": 3, "rollout": 2}
+    placed = hardware.place({"generator": Need(), "rollout": Need(2)})
+    assert {role: place.workers for role, place in placed.items()} == {"generator": 3, "rollout": 2}
     ruleset = load_object(grpo_bench_mock.ruleset.factory)(_Bare(RulesetConfig(period=4)))
     assert [step for step in range(11) if ruleset.should_validate(step, 10)] == [4, 8, 10]
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import check, compare, env, plan, plugins, profiles, report, resume, run
+from . import check, compare, env, eval, plan, plugins, preflight, profiles, report, resume, run
 from .options import Parser, Verbs
 
 __all__ = ["main"]
@@ -62,7 +62,7 @@ def _parser(argv: Sequence[str]) -> Parser:
     parser = Parser(prog="grpo-bench", description="Measures how long a GRPO stack takes to reach a target pass@k.")
     parser.add_argument("--version", action="version", version=f"grpo-bench {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (run, resume, plan, plugins, env, profiles, report, compare, check):
+    for module in (run, resume, eval, plan, preflight, plugins, env, profiles, report, compare, check):
         module.add(verbs)
     if (asked := next((word for word in argv if not word.startswith("-")), "")) not in verbs.choices:
         _add_others(verbs, asked)

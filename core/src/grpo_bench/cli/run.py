@@ -15,6 +15,8 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR",
                         help="where run folders go (default: runs)")
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object that sums the run up")
+    parser.add_argument("--no-eval", action="store_false", dest="evaluation",
+                        help="leave an evaluation that is deferred to grpo-bench eval")
     parser.set_defaults(verb=_run)
 
 
@@ -22,4 +24,4 @@ def _run(arguments: argparse.Namespace) -> int:
     _, plan = planned_by(arguments)
     from ..engine import execute
     progress = not arguments.json or sys.stderr.isatty()
-    return execute(plan, arguments.runs, progress=progress, json_output=arguments.json)
+    return execute(plan, arguments.runs, progress=progress, json_output=arguments.json, evaluation=arguments.evaluation)

@@ -1,12 +1,17 @@
 """The schedule that runs the six steps: synchronous or asynchronous, on a real or a virtual clock."""
 
+from .attempt import Outcome
 from .buffer import GroupBuffer, Ticket
 from .clock import RealClock, VirtualClock, VirtualDeadlock, VirtualLoop, run_virtual
-from .resume import Resumption, prepare
+from .evaluating import conduct_evaluation
+from .evaluation import Evaluation, Verdict, alone, prepare_evaluation
 from .folder import make_folder
-from .run import EXIT_CODES, Outcome, conduct, execute, go_on
+from .resume import Resumption, prepare
+from .run import EXIT_CODES, evaluate, execute, go_on
+from .training import conduct
 
 __all__ = [
-    "EXIT_CODES", "GroupBuffer", "Outcome", "RealClock", "Resumption", "Ticket", "VirtualClock", "VirtualDeadlock",
-    "VirtualLoop", "conduct", "execute", "go_on", "make_folder", "prepare", "run_virtual",
+    "EXIT_CODES", "Evaluation", "GroupBuffer", "Outcome", "RealClock", "Resumption", "Ticket", "Verdict",
+    "VirtualClock", "VirtualDeadlock", "VirtualLoop", "alone", "conduct", "conduct_evaluation", "evaluate", "execute",
+    "go_on", "make_folder", "prepare", "prepare_evaluation", "run_virtual",
 ]

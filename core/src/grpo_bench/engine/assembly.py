@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 
 class Assembly:
-    """The live parts of one run."""
+    """The live parts of one run. ``trainer`` stands in the place of the one that the plan names."""
 
-    def __init__(self, plan: Plan, folder: Path, clock: Any, logger: Any, stop_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, plan: Plan, folder: Path, clock: Any, logger: Any, stop_token_ids: tuple[int, ...],
+                 trainer: Trainer | None = None) -> None:
         self.plan = plan
         self._folder = folder
         self._clock = clock
@@ -44,7 +45,7 @@ class Assembly:
                                     seed=branch(plan.seed, "sampling", purpose))
             for purpose, settings in ((Purpose.TRAIN, profile.sampling), (Purpose.VALIDATION, validation))}
         self.fabric: FabricHandle = self._make(Role.FABRIC, None)
-        self.trainer: Trainer = self._make(Role.TRAINER, self.fabric)
+        self.trainer: Trainer = trainer or self._make(Role.TRAINER, self.fabric)
         self.generator: Generator = self._make(Role.GENERATOR, self.fabric)
         self.ruleset: Ruleset | None = self._make(Role.RULESET, self.fabric) if Role.RULESET in plan.parts else None
         self.workers: WorkerGroup | None = None

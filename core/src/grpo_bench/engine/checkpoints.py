@@ -4,7 +4,7 @@ A checkpoint is built under a temporary name, every file is fsynced, then it is 
 goes is renamed first. So a folder named ``step-00012`` is always complete. It holds what the trainer saved and
 ``state.json``: the run it belongs to, its step, how many events of the journal lie before it, whether the target was
 met by then, the buffer's finished groups and open prompts, of the probe its sequences and first distance, and hashes of
-what the trainer saved.
+what the trainer saved. What a folder ``weights-00012`` holds is said in :mod:`.series`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..contract.codec import from_jsonable, to_jsonable
 from ..observers.durable import sync
 from ..steps.seals import broken, seals
 
-_STATE = "state.json"
+STATE = "state.json"
 _REMOVE = "remove this checkpoint folder to resume from the one before"
 TRAINER = "trainer"
 """The folder within a checkpoint that the trainer writes."""
@@ -65,11 +65,12 @@ class CheckpointStore:
         folder.mkdir()
         return folder
 
-    def commit(self, written: Path, state: Mapping[str, Any] | None = None) -> Path:
-        """Make what was written durable and give it its name; returns the final folder."""
+    def commit(self, written: Path, state: Mapping[str, Any] | None = None, *, file: str = STATE) -> Path:
+        """Make what was written durable and give it its name; returns the final folder. ``state`` goes into ``file``
+        with the seals of what the trainer wrote."""
         if state is not None:
             kept = {**state, "seals": seals(written / TRAINER)}
-            (written / _STATE).write_text(json.dumps(to_jsonable(kept)))
+            (written / file).write_text(json.dumps(to_jsonable(kept)))
         for path in sorted(written.rglob("*"), reverse=True):
             sync(path)
         sync(written)
@@ -100,20 +101,20 @@ class CheckpointStore:
         return Restored(steps[-1], state, seq < len(history) and history[seq].kind == Kind.CHECKPOINT)
 
     def _steps(self) -> list[Path]:
-        return sorted(folder for folder in self._folder.glob("step-*") if (folder / _STATE).is_file())
+        return sorted(folder for folder in self._folder.glob("step-*") if (folder / STATE).is_file())
 
     def _remove(self, folder: Path) -> None:
         shutil.rmtree(folder.rename(folder.with_name(f".removing-{folder.name}")))
 
     def _read(self, folder: Path) -> Mapping[str, Any]:
         try:
-            state = from_jsonable(json.loads((folder / _STATE).read_text()))
+            state = from_jsonable(json.loads((folder / STATE).read_text()))
             if missing := _KEYS - state.keys():
                 raise ValueError(f"it lacks {', '.join(sorted(missing))}")
             if folder.name != name_of(state["step"]) or type(state["seq"]) is not int or state["seq"] < 1:
                 raise ValueError(f"step {state['step']!r}, seq {state['seq']!r} cannot be")
         except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError) as error:
-            raise RunFolderError(f"{folder / _STATE} is damaged: {error}", hint=_REMOVE) from error
+            raise RunFolderError(f"{folder / STATE} is damaged: {error}", hint=_REMOVE) from error
         if wrong := broken(folder / TRAINER, state["seals"]):
             raise RunFolderError(f"{folder / TRAINER} is damaged: {wrong}", hint=_REMOVE)
         return state

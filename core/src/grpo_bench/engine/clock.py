@@ -49,6 +49,28 @@ class RealClock:
         return usage.ru_utime + usage.ru_stime
 
 
+class LaterClock:
+    """``clock`` as if the process had begun when this was made: for what follows something else in one process and has
+    an account of its own."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._began_s = clock.since_process_start()
+        self._used_s = clock.cpu_seconds()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def now_utc(self) -> str:
+        return self._clock.now_utc()
+
+    def since_process_start(self) -> float:
+        return self._clock.since_process_start() - self._began_s
+
+    def cpu_seconds(self) -> float:
+        return self._clock.cpu_seconds() - self._used_s
+
+
 class VirtualClock:
     """The time of a virtual loop. UTC starts on 2000-01-01, so that nobody takes it for a date."""
 

@@ -52,7 +52,7 @@ def record_software(folder: Path, attempt: int, plan: Plan) -> None:
 
 
 def _software(plan: Plan) -> dict[str, Any]:
-    """What an attempt is made of: the profile's name, and software, policy, tasks and host."""
+    """What an attempt is made of: the profile's name, and the provenance statement of its plan."""
     return {"profile": plan.name, **plan.provenance}
 
 

@@ -3,6 +3,7 @@
 One step: start the prompts that the trainer's version opens -> wait for this step's groups -> log-probabilities ->
 masks and advantages -> update -> drain or keep what is in flight -> refit -> validate -> checkpoint. The synchronous
 schedule is max age 0: nothing is in flight during an update. The first refit, of version 0, comes before any rollout.
+Where validations are deferred, a step that is due saves the weights in place of validating them.
 
 The loop owns the order and the phases; the parts own the work. It is the critical path, so the phase it is in is what
 the run's wall clock is charged to.
@@ -11,32 +12,24 @@ the run's wall clock is charged to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..contract import (
-    BatchError, Boundary, Group, Ids, Kind, Phase, Position, Purpose, Role, Status, TrainBatch, Trajectory, UpdateStats,
-    ValidationReport,
-)
-from ..steps import (
-    Probe, RewardSummary, apply_masks, build_batch, check_failed_share, needs_prev, needs_reference, should_validate,
-    target_met, validation_report, with_advantages,
-)
+from ..contract import BatchError, Group, Kind, Phase, Purpose, Role, Status, TrainBatch, UpdateStats
+from ..steps import Probe, apply_masks, build_batch, needs_prev, needs_reference, with_advantages
 from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
-from .checkpoints import TRAINER, CheckpointStore, Restored, name_of, size_of
+from .checkpoints import TRAINER, CheckpointStore, Restored, name_of
+from .probes import random_probes, sampled_probes
 from .recorder import Recorder
-from .rollouts import RolloutPool
-from .seeds import branch
+from .rollouts import RolloutPool, pool_of
+from .saving import Saver
 from .serving import Serving
-
-_PROBE_ROWS, _PROBE_LENGTH = 4, 48
-_KEPT_ROWS = 16
-"""Sequences that are kept for ``refit.probe_growth``: enough tokens that rounding averages out."""
+from .validating import Validator
 
 
 @dataclass(slots=True)
@@ -53,28 +46,25 @@ class Loop:
     def __init__(self, parts: Assembly, recorder: Recorder, observers: Any, store: CheckpointStore, clock: Any,
                  run: str, transport_folder: Path) -> None:
         profile = parts.plan.profile
-        assert parts.workers is not None
         self._parts = parts
         self._profile = profile
         self._recorder = recorder
         self._observers = observers
         self._store = store
         self._clock = clock
-        self._run = run
+        self._saver = Saver(parts, store, recorder, observers, clock, run)
         self._train = parts.plan.training_tasks
-        self._held_out = parts.plan.validation_tasks
-        beside = parts.plan.rollouts_beside_engines
-        owner = Role.GENERATOR if beside else Role.ENVIRONMENT
-        self._pool = RolloutPool(parts.workers, profile.limits, parts.sampling, recorder, clock,
-                                 owner=Boundary(parts.plan.parts[owner].name, owner.value), beside=beside,
-                                 recover=lambda cause: self._serving.recover(cause))
+        self._pool = pool_of(parts, recorder, clock, lambda cause: self._serving.recover(cause))
         self._buffer = GroupBuffer(prompts_per_step=profile.grpo.prompts_per_step, max_age=profile.schedule.max_age,
                                    max_steps=profile.grpo.max_steps, tasks=len(self._train))
         self._arrived = asyncio.Event()
         self._rolling: set[asyncio.Task[None]] = set()
-        self._probe = Probe(profile.refit.probe_bound, profile.refit.probe_growth, kept=self._random_probes())
+        self._probe = Probe(profile.refit.probe_bound, profile.refit.probe_growth, kept=random_probes(parts.plan))
         self._serving = Serving(parts, self._pool, recorder, clock, transport_folder,
                                 None if parts.plan.incomparable else self._probe)
+        self._validator = Validator(parts, self._pool, self._serving, recorder, observers, clock)
+        self._deferred = profile.validation.deferred
+        self._updated_at = ""
         self.progress = Progress()
 
     @property
@@ -86,17 +76,19 @@ class Loop:
         return self._buffer.missing(self.progress.step)
 
     async def run(self, restored: Restored | None) -> Status:
-        """All steps until the target is met or none is left."""
+        """All steps until none is left, or the target is met."""
         if restored is not None:
             await self._restore(restored)
         if not self._over():
             await self._first_refit()
         if restored is not None:
             self._go_on(restored)
-        elif await self._validate_if_due(0):
-            return Status.TARGET_MET
+        elif not self._deferred:
+            await self._validate_if_due(0)
         if not self._over():
             await self._steps()
+        if self._deferred:
+            return Status.TRAINED
         if self.progress.met:
             return Status.TARGET_MET
         return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
@@ -106,7 +98,10 @@ class Loop:
             while not self._over():
                 step = self._recorder.step = self.progress.step + 1
                 await self._step(step, rollouts)
-                await self._validate_if_due(step)
+                if self._deferred:
+                    await self._save_weights_if_due(step)
+                else:
+                    await self._validate_if_due(step)
                 await self._checkpoint_if_due(step)
             if self._rolling:
                 self._recorder.enter(Phase.DRAIN)
@@ -126,8 +121,9 @@ class Loop:
     async def finish(self) -> str:
         """Write the final weights if asked for; returns their hash."""
         self._recorder.enter(Phase.CHECKPOINT)
-        if self._profile.checkpoint.final:
-            await self._save("final", "weights", None)
+        saved = self._deferred and self._validator.is_due(self.progress.step)
+        if self._profile.checkpoint.final and not saved:
+            await self._saver.save("final", "weights")
         with self._parts.attributed(Role.TRAINER):
             return await within(self._parts.trainer.weights_sha256(), self._profile.limits.checkpoint_s,
                                 "hashing the weights", "limits.checkpoint_s")
@@ -143,13 +139,13 @@ class Loop:
             await self._arrived.wait()
         groups = self._buffer.take(target)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        summary = self._checked(trajectories, step)
+        summary = self._validator.checked(trajectories, step)
         async with self._serving.trainer:
             batch = await self._prepare(step, groups)
             await self._update(step, batch)
             await self._hold_rollouts()
             self.progress.step = step
-            self._probe.sampled = self._sampled_probes(groups) or self._probe.sampled
+            self._probe.sampled = sampled_probes(groups) or self._probe.sampled
             self._recorder.enter(Phase.REFIT)
             await self._serving.refit(step)
             self._pool.open_gates()
@@ -157,10 +153,6 @@ class Loop:
         self._recorder.emit(Kind.STEP, version=step, seconds=self._clock.monotonic() - started,
                             reward_mean=summary.mean, rollouts=summary.rollouts,
                             sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
-
-    def _checked(self, trajectories: Sequence[Trajectory], step: int) -> RewardSummary:
-        with self._parts.between(step=step, pair=False):
-            return check_failed_share(trajectories, self._profile.limits.max_failed_share, step)
 
     def _start_wanted(self, rollouts: asyncio.TaskGroup) -> None:
         while (ticket := self._buffer.start()) is not None:
@@ -215,6 +207,7 @@ class Loop:
             stats = await within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
                                  "limits.update_s")
             _check_finite(stats)
+        self._updated_at = stats.ended_at
         self._recorder.emit(Kind.UPDATE, loss=stats.loss, grad_norm=stats.grad_norm, learning_rate=stats.learning_rate,
                             tokens=stats.tokens, ended_at=stats.ended_at, metrics=dict(stats.metrics))
 
@@ -225,43 +218,15 @@ class Loop:
             await self._pool.drain()
         await self._serving.pause()
 
-    async def _validate_if_due(self, step: int) -> bool:
-        """Validate where the schedule says so; True where that meets the target."""
-        settings, ruleset = self._profile.validation, self._parts.ruleset
-        due = (ruleset.should_validate(step, self._profile.grpo.max_steps) if ruleset is not None
-               else should_validate(settings, step, self._profile.grpo.max_steps))
-        if not due:
-            return False
-        self._recorder.enter(Phase.DRAIN)
-        await self._pool.drain()
-        await self._serving.recover("")
-        self._pool.open_gates(Purpose.VALIDATION)
-        self._recorder.enter(Phase.VALIDATION)
-        report, groups = await self._validate(step)
-        self._pool.open_gates()
-        met = settings.metric is not None and settings.target is not None and (
-            ruleset.met(report) if ruleset is not None else target_met(report, settings.metric, settings.target))
-        self.progress.met = met
-        self._recorder.emit(
-            Kind.VALIDATION, version=report.version, k=report.k, tasks=report.tasks, passed=report.passed,
-            metrics=dict(report.metrics), standard_error=report.standard_error, seconds=report.seconds,
-            ends=dict(report.ends), target_met=met)
-        self._observers.validated(report, groups)
-        return met
+    async def _validate_if_due(self, step: int) -> None:
+        if self._validator.is_due(step):
+            self.progress.met = await self._validator.validate(step)
 
-    async def _validate(self, step: int) -> tuple[ValidationReport, list[Group]]:
-        started = self._clock.monotonic()
-        async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(self._pool.group(
-                    task, name=f"v{step}.{index}", group_id=index, position=Position(0, index), target=step,
-                    size=self._profile.validation.k, purpose=Purpose.VALIDATION))
-                for index, task in enumerate(self._held_out)]
-        groups = [task.result() for task in running]
-        self._checked([trajectory for group in groups for trajectory in group.trajectories], step)
-        report = validation_report(step, self.progress.step, groups, self._profile.validation.k,
-                                   self._clock.monotonic() - started)
-        return report, groups
+    async def _save_weights_if_due(self, step: int) -> None:
+        if self._validator.is_due(step):
+            async with self._serving.trainer:
+                self._recorder.enter(Phase.CHECKPOINT)
+                await self._saver.save_weights(step, self._updated_at, self._probe)
 
     async def _checkpoint_if_due(self, step: int) -> None:
         period = self._profile.checkpoint.period
@@ -269,31 +234,13 @@ class Loop:
             return
         async with self._serving.trainer:
             self._recorder.enter(Phase.CHECKPOINT)
-            await self._save(name_of(step), "full", self._state)
+            await self._saver.save(name_of(step), "full", self._state)
         self._store.prune()
 
-    def _state(self) -> dict[str, Any]:
-        return {"run": self._run, "step": self.progress.step, "seq": self._recorder.next_seq, "met": self.progress.met,
+    def _state(self, _: Path) -> dict[str, Any]:
+        return {"step": self.progress.step, "seq": self._recorder.next_seq, "met": self.progress.met,
                 "buffer": self._buffer.snapshot(), "probes": list(self._probe.sampled),
                 "probe_first": self._probe.first}
-
-    async def _save(self, name: str, what: Any, state: Callable[[], dict[str, Any]] | None) -> None:
-        """Write a checkpoint. The state is that of its end: rollouts go on while the trainer writes. What was recorded
-        before it is on the disk before the checkpoint is, and the event comes once both are."""
-        started = self._clock.monotonic()
-        folder = self._store.begin(name)
-        weights = folder / TRAINER
-        weights.mkdir()
-        with self._parts.attributed(Role.TRAINER, step=self.progress.step):
-            await within(self._parts.trainer.save(weights, what), self._profile.limits.checkpoint_s,
-                         "writing the checkpoint", "limits.checkpoint_s")
-        self._observers.sync()
-        final = self._store.commit(folder, state() if state is not None else None)
-        self._written(final, what, self._clock.monotonic() - started)
-
-    def _written(self, folder: Path, what: str, seconds: float) -> None:
-        self._recorder.emit(Kind.CHECKPOINT, folder=folder.name, what=what, seconds=seconds,
-                            bytes=size_of(folder / TRAINER))
 
     async def _restore(self, restored: Restored) -> None:
         with self._parts.attributed(Role.TRAINER):
@@ -307,20 +254,7 @@ class Loop:
         """What is recorded from here on is the run's history again, and not the set-up of a later attempt."""
         self._recorder.step = restored.step
         if not restored.recorded:
-            self._written(restored.folder, "full", 0.0)
-
-    def _random_probes(self) -> list[Ids]:
-        facts = self._parts.plan.checkpoint
-        random = np.random.default_rng(branch(self._parts.plan.seed, "probe"))
-        length = min(_PROBE_LENGTH, facts.max_context)
-        rows = _PROBE_ROWS if self._profile.refit.probe_growth is None else _KEPT_ROWS
-        return [random.integers(0, facts.vocab_size, length).astype(np.int32) for _ in range(rows)]
-
-    def _sampled_probes(self, groups: Sequence[Group]) -> list[Ids]:
-        """The first sequence of some groups: what the policy really visits."""
-        sequences = [trajectory.sequences[0].ids for group in groups for trajectory in group.trajectories[:1]
-                     if trajectory.sequences]
-        return sequences[:_PROBE_ROWS]
+            self._saver.written(restored.folder, "full", 0.0)
 
 
 def _check_finite(stats: UpdateStats) -> None:

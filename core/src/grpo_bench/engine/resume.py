@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Event, Kind, RunFolderError, Status, settings_of
-from ..observers import read_run
+from ..observers import read_training
 from ..observers.journal import FILE as JOURNAL
 from ..registry import Plan, make_plan, read_object, recorded
 from .checkpoints import CheckpointStore, Restored
+from .series import series_of
+from .validating import due_steps
 
 PROFILE = "profile.json"
 CHECKPOINTS = "checkpoints"
-_FINISHED = (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED)
+FINISHED = (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED)
 _COMPARED = ("python", "distributions", "libraries", "environments", "policy", "tasks")
 """What of the provenance has to be equal."""
 _SHOWN = 8
@@ -51,27 +53,54 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
     finished, or would not be the same run any more; with ``force`` differences are noted instead."""
     if not (folder / PROFILE).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {PROFILE}")
-    history = tuple(read_run(folder)) if (folder / JOURNAL).exists() else ()
+    history = tuple(read_training(folder)) if (folder / JOURNAL).exists() else ()
     if not history:
         if (folder / CHECKPOINTS).exists():
             raise RunFolderError(f"{folder} has checkpoints, but its {JOURNAL} is empty or gone",
                                  hint="restore the journal from a copy")
         return make_plan(recorded(folder / PROFILE, read_object(folder / provenance_file(1)).get("profile", ""))), None
+    _check_unfinished(folder, history)
+    attempt = 1 + max((event.data["attempt"] for event in history if event.kind == Kind.RESUMED), default=1)
+    plan = make_plan(recorded(folder / PROFILE, history[0].data["profile"]))
+    found = tuple(_differences(history, plan, read_object(folder / provenance_file(attempt - 1))))
+    if found and not force:
+        raise refused(f"{folder} would not be the same run any more", found)
+    restored = CheckpointStore(folder / CHECKPOINTS, plan.profile.checkpoint.keep).latest(history)
+    if restored is not None and plan.profile.validation.deferred:
+        steps = [step for step in due_steps(plan) if step <= restored.step]
+        series_of(history, steps, folder / CHECKPOINTS, sound=steps,
+                  hint=f"restore them from a copy, or remove {restored.folder} to resume from before it")
+    return plan, Resumption(attempt, history, restored, found)
+
+
+def _check_unfinished(folder: Path, history: Sequence[Event]) -> None:
     if not history[0].data.keys() >= {"settings", "placements"}:
         raise RunFolderError(f"{folder / JOURNAL}, line 1: it does not say what the run is made of",
                              hint="an older grpo-bench recorded it; start it anew with grpo-bench run")
-    if history[-1].kind == Kind.RUN_ENDED and history[-1].data.get("status") in _FINISHED:
-        raise RunFolderError(f"{folder} has ended ({history[-1].data['status']}): there is nothing to resume")
-    attempt = 1 + max((event.data["attempt"] for event in history if event.kind == Kind.RESUMED), default=1)
-    plan = make_plan(recorded(folder / PROFILE, history[0].data["profile"]))
-    differences = tuple(_differences(history, plan, read_object(folder / provenance_file(attempt - 1))))
-    if differences and not force:
-        more = (f"and {len(differences) - _SHOWN} more",) if len(differences) > _SHOWN else ()
-        shown = "".join(f"\n    {line}" for line in (*differences[:_SHOWN], *more))
-        raise RunFolderError(f"{folder} would not be the same run any more:{shown}",
-                             hint="restore what it ran with, or give --force, which the journal will say")
-    restored = CheckpointStore(folder / CHECKPOINTS, plan.profile.checkpoint.keep).latest(history)
-    return plan, Resumption(attempt, history, restored, differences)
+    status = history[-1].data.get("status") if history[-1].kind == Kind.RUN_ENDED else None
+    if status in FINISHED:
+        raise RunFolderError(f"{folder} has ended ({status}): there is nothing to resume")
+    if status == Status.TRAINED:
+        raise RunFolderError(f"the training in {folder} is over: there is nothing to resume",
+                             hint=f"grpo-bench eval {folder} evaluates it")
+    if not leads_on(settings_of(history)):
+        raise RunFolderError(f"{folder} saved no full checkpoints: it would start again under a clock that already ran",
+                             hint="start a new run")
+
+
+def leads_on(settings: Mapping[str, Any]) -> bool:
+    """Whether a training with these settings can be gone on with once it was cut off. One whose evaluation is deferred
+    is timed by its updates, so it never starts again."""
+    deferred = settings.get("validation", {}).get("deferred")
+    return not deferred or bool(settings.get("checkpoint", {}).get("period"))
+
+
+def refused(what: str, found: Sequence[str]) -> RunFolderError:
+    """The error that names differences."""
+    more = (f"and {len(found) - _SHOWN} more",) if len(found) > _SHOWN else ()
+    shown = "".join(f"\n    {line}" for line in (*found[:_SHOWN], *more))
+    return RunFolderError(f"{what}:{shown}",
+                          hint="restore what it ran with, or give --force, which the journal will say")
 
 
 def provenance_file(attempt: int) -> str:
@@ -79,10 +108,16 @@ def provenance_file(attempt: int) -> str:
     return "provenance.json" if attempt == 1 else f"provenance-{attempt}.json"
 
 
-def _differences(history: Sequence[Event], plan: Plan, before: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unequal("", settings_of(history), plan.resolved)
+def differences(settings: Mapping[str, Any], settings_now: Mapping[str, Any], software: Mapping[str, Any],
+                software_now: Mapping[str, Any]) -> Iterator[str]:
+    """What differs between the settings and the software of then and now, a line each."""
+    yield from _unequal("", settings, settings_now)
     for part in _COMPARED:
-        yield from _unequal(part, before.get(part), json.loads(json.dumps(plan.provenance[part])))
+        yield from _unequal(part, software.get(part), json.loads(json.dumps(software_now[part])))
+
+
+def _differences(history: Sequence[Event], plan: Plan, before: Mapping[str, Any]) -> Iterator[str]:
+    yield from differences(settings_of(history), plan.resolved, before, plan.provenance)
     if plan.deterministic:
         yield from _unequal("placements", _sizes(history[0].data["placements"]), _sizes(plan.to_json()["placements"]))
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from ..contract import (
     Boundary, Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
-    Sampling, Task, Trajectory, WorkerGroup, WorkerLost,
+    Role, Sampling, Task, Trajectory, WorkerGroup, WorkerLost,
 )
-from .assembly import crossing, within
+from .assembly import Assembly, crossing, within
 from .recorder import Recorder
 
 _GRACE_S = 30.0
@@ -194,6 +194,15 @@ class RolloutPool:
         if trajectory.counters.get(_TAMPERING):
             self._recorder.alarm(_TAMPERING, f"rollout {trajectory.rollout_id} tampered with its grading: "
                                              f"{trajectory.verdict or 'the verdict does not say how'}")
+
+
+def pool_of(parts: Assembly, recorder: Recorder, clock: Any, recover: Callable[[str], Awaitable[None]]) -> RolloutPool:
+    """The pool on a run's rollout workers."""
+    assert parts.workers is not None
+    beside = parts.plan.rollouts_beside_engines
+    owner = Role.GENERATOR if beside else Role.ENVIRONMENT
+    return RolloutPool(parts.workers, parts.plan.profile.limits, parts.sampling, recorder, clock, beside=beside,
+                       owner=Boundary(parts.plan.parts[owner].name, owner.value), recover=recover)
 
 
 def first_error(error: BaseException) -> BaseException:

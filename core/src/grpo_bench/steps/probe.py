@@ -132,7 +132,8 @@ class Verdict:
 @dataclass
 class Probe:
     """The probe of a run. ``bound`` and ``growth`` are the settings, ``kept`` the sequences that stay the same,
-    ``sampled`` those of late. ``first`` is the distance of the first refit, ``last`` what was said at the last one."""
+    ``sampled`` those of late. ``first`` is the distance of the first refit; ``said`` is what was said at the last one,
+    ``last`` what was said of the sequences that are kept."""
 
     bound: float | None
     growth: float | None = None
@@ -140,6 +141,7 @@ class Probe:
     sampled: Sequence[Ids] = ()
     first: float | None = None
     last: Answers | None = field(default=None, repr=False)
+    said: Answers | None = field(default=None, repr=False)
 
     @property
     def sequences(self) -> list[Ids]:
@@ -149,10 +151,12 @@ class Probe:
     def judge(self, version: int, said: Answers) -> Verdict:
         """RefitError where the weights of ``version`` did not arrive; both vectors are in its notes."""
         try:
-            return self._judged(version, said)
+            verdict = self._judged(version, said)
         except RefitError as error:
             error.add_note(str(said))
             raise
+        self.said = said
+        return verdict
 
     def _judged(self, version: int, said: Answers) -> Verdict:
         if self.bound is not None and not said.difference <= self.bound:

@@ -17,12 +17,12 @@ import numpy as np
 
 from grpo_bench.contract import BatchError, PluginContext, TensorSpec, TrainBatch, Transfer, UpdateStats
 from grpo_bench.contract.values import Floats
+from grpo_bench.steps.stored import StoredTensors
 from grpo_bench.steps.transport import NAME as SAFETENSORS, send_tensors
 
 from . import weights as w
 from .config import TrainerConfig
 from .faults import Faults, Spoilt, spend, spoil
-from .stored import StoredTensors
 
 TRACE = 0.01
 """What a token with advantage 0 still adds."""
@@ -67,7 +67,8 @@ class MockTrainer:
                            ended_at=self._clock.now_utc())
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        return self._stored.specs if self._transport == SAFETENSORS else (w.SPEC,)
+        stored = tuple(spec for spec in self._stored.specs if spec != w.SPEC)
+        return stored if self._transport == SAFETENSORS else (w.SPEC,)
 
     async def send(self, transfer: Transfer) -> int:
         fault = await self._faults.at("send", step=transfer.version)
@@ -86,13 +87,13 @@ class MockTrainer:
         for file in self._checkpoint.iterdir():
             if file.is_file():
                 shutil.copyfile(file, folder / file.name)
-        (folder / w.FILE).write_bytes(w.dump(self._weights))
+        w.store(self._weights, folder)
         if what == "full":
             (folder / "trainer.json").write_text(json.dumps({"reference": w.sha256(self._reference)}))
 
     async def load(self, folder: Path) -> None:
         await self._faults.at("load")
-        self._weights = w.read(folder / w.FILE)
+        self._weights = w.restore(folder)
 
     async def weights_sha256(self) -> str:
         return w.sha256(self._weights)

@@ -4,7 +4,8 @@ What is replied is for :class:`Replies` to say. Here it is one of a few canned t
 by hashing the sampling seed and the request's stream, with odds that depend on the weights' skill and on the task's
 difficulty (a hash of the prompt before the first reply). A reply is handed out token by token where tokens take time; a
 pause that keeps requests suspends it between two tokens, and what follows is sampled under the new weights. Weights of
-a trainer that is no mock are read and checked to the last byte; all that is kept of them is their hash.
+a trainer that is no mock are read and checked to the last byte; all that is kept of them is their hash. From a
+checkpoint the mock trainer's come as the tensor that they are there.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class MockEngine:
     async def receive(self, transfer: Transfer) -> None:
         fault = await self._faults.at("receive", step=transfer.version)
         await spend(self._config.receive_s)
-        received = await (_digested(transfer, self._rank) if transfer.transport == SAFETENSORS else
+        received = await (_received(transfer, self._rank) if transfer.transport == SAFETENSORS else
                           _arrival(Path(transfer.rendezvous, w.FILE)))
         if fault != "wrong" or self._weights is None:
             self._weights = received * np.nan if fault == "nan" else received
@@ -257,12 +258,13 @@ def _opening(ids: Ids) -> Ids:
     return ids[:np.logical_and.reduce(alike).argmax()]
 
 
-async def _digested(transfer: Transfer, receiver: int) -> w.Weights:
-    """What stands for weights that are not the mock trainer's."""
-    digest = hashlib.sha256()
+async def _received(transfer: Transfer, receiver: int) -> w.Weights:
+    """The mock trainer's weights, or what stands for those of another."""
+    digest, own = hashlib.sha256(), None
     async for spec, data in receive_tensors(transfer, receiver):
         digest.update(spec.name.encode() + data)
-    return w.of_digest(digest.digest())
+        own = w.load(data) if spec == w.SPEC else own
+    return w.of_digest(digest.digest()) if own is None else own
 
 
 async def _arrival(path: Path) -> w.Weights:

@@ -1,8 +1,9 @@
 """The policy's weights [K] in float64, what they say about tokens, and their file form.
 
-The first weight is the skill, which decides how often replies are right; the others decide log-probabilities. A file is
-nothing but the numbers, little-endian. Weights of another kind stand for themselves by their hash: they have the skill
-of the untrained policy, and log-probabilities that change with every bit of them.
+The first weight is the skill, which decides how often replies are right; the others decide log-probabilities. On their
+way to a generator they are nothing but the numbers, little-endian; in a checkpoint they are a tensor of their own,
+beside those of the policy, which never change. Weights of another kind stand for themselves by their hash: they have
+the skill of the untrained policy, and log-probabilities that change with every bit of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ SIZE = 64
 NAME = "weights"
 FILE = "mock-weights.bin"
 SPEC = TensorSpec(NAME, (SIZE,), "float64")
+STORED = "mock-weights.safetensors"
+"""Its file in a checkpoint."""
 
 
 def initial() -> Weights:
@@ -56,8 +59,25 @@ def dump(weights: Weights) -> bytes:
     return weights.astype("<f8").tobytes()
 
 
+def load(data: bytes) -> Weights:
+    return np.frombuffer(data, "<f8", SIZE).copy()
+
+
 def read(path: Path) -> Weights:
-    return np.frombuffer(path.read_bytes(), "<f8", SIZE).copy()
+    return load(path.read_bytes())
+
+
+def store(weights: Weights, folder: Path) -> None:
+    """Write the checkpoint's tensor."""
+    from safetensors.numpy import save_file
+
+    save_file({NAME: weights}, folder / STORED)
+
+
+def restore(folder: Path) -> Weights:
+    from safetensors.numpy import load_file
+
+    return load_file(folder / STORED)[NAME]
 
 
 def sha256(weights: Weights) -> str:

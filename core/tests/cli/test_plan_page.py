@@ -1,0 +1,152 @@
+"""The page of a plan: what a person reads before a run, and what stands behind each line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grpo_bench.cli import main
+from grpo_bench.cli.plan_page import page
+from grpo_bench.contract import Role
+from grpo_bench.registry import make_plan, resolve
+
+PARTS = """
+from grpo_bench.contract import Capabilities, Finding, Missing, Need, Placement, Plugin, Role, Settings
+
+class Config(Settings):
+    sha256: str | None = "cafe"
+    away: bool = False
+
+class Cluster:
+    def __init__(self, context):
+        self.away = context.config.away
+    def describe(self):
+        facts = {"gpus": 1, "gpu_memory_bytes": 2**31, "domains": {"x": ["a", "b"], "y": ["c"]}}
+        if self.away:
+            raise Missing("this host is none of them", facts=facts)
+        return facts
+    def place(self, needs):
+        hosts = {"trainer": ("a", "c"), "generator": ("b",)}
+        return {role: Placement(workers=2 if role == "trainer" else 1, nodes=hosts.get(role, ())) for role in needs}
+
+class Rules:
+    def __init__(self, context):
+        pass
+    def check(self, profile):
+        steps = profile["grpo"]["max_steps"]
+        return [Finding("steps", True, str(steps), key="grpo.max_steps", why="ten steps are enough"),
+                Finding("tasks", False, "not known here", key="environment", why="somebody counts", unknown=True,
+                        fix="bring them"),
+                Finding("rate", False, "too high", key="sampling.temperature", why="it is dear", fix="lower it"),
+                Finding("free", True, "fine", key="no.such.key")]
+
+def memory(config, site):
+    return {"memory_per_rank": {"weights": "3 MiB", "at most": "4 MiB"}, "memory_assumed": ["little"],
+            "file": {"sha256": "f00d"}}
+
+def needs(config):
+    return Need(2, 1, {"data": ((0, 1),)})
+
+hardware = Plugin("racks", Role.HARDWARE, "for tests", Config, __name__ + ":Cluster")
+ruleset = Plugin("stern", Role.RULESET, "for tests", Config, __name__ + ":Rules")
+fabric = Plugin("far", Role.FABRIC, "for tests", Config, "none:none", capabilities=Capabilities(hosts=True))
+trainer = Plugin("weighed", Role.TRAINER, "for tests", Config, "none:none", needs=__name__ + ":needs",
+                 describe=__name__ + ":memory", capabilities=Capabilities(sends=frozenset({"shared"})))
+"""
+ALL = ("hardware.use=racks", "ruleset.use=stern", "fabric.use=far", "trainer.use=weighed")
+
+
+@pytest.fixture
+def racks(bench):
+    bench.distribution("test-racks", {"hardware": {"racks": "hardware"}, "ruleset": {"stern": "ruleset"},
+                                      "fabric": {"far": "fabric"}, "trainer": {"weighed": "trainer"}}, PARTS)
+    return bench
+
+
+def lines_of(*overrides: str, room: int = 100) -> list[str]:
+    return list(page(make_plan(resolve("base", overrides=(*ALL, *overrides))), room))
+
+
+def section(lines: list[str], title: str) -> list[str]:
+    start = lines.index(f"{title}:") + 1
+    return [line.strip() for line in lines[start:lines.index("", start)]]
+
+
+def test_rules_that_do_not_hold_come_first_then_those_that_nobody_knows(racks) -> None:
+    lines = lines_of()
+    line = racks.line("max_steps")
+    start = lines.index("rules: 1 do not hold, 1 cannot be judged here, 2 hold")
+    assert lines[start + 1:lines.index("scored: no")] == [
+        "FAIL rate: too high  [default]", "     it is dear", "     to do: lower it",
+        f"?    tasks: not known here  [local registry.toml:{racks.line('[profiles.base.environment]') + 1}]",
+        "     somebody counts", "     to do: bring them",
+        f"ok   steps: 10  [local registry.toml:{line}]", "     ten steps are enough", "ok   free: fine", ""]
+
+
+def test_hosts_are_a_table_and_groups_say_how_far_they_reach(racks) -> None:
+    assert section(lines_of(), "placement") == [
+        "domain  hosts     workers", "x       1 x    a  trainer 1", "x       1 x    b  generator 1",
+        "y       1 x    c  trainer 1",
+        "trainer: 1 data group of 2, each on 2 hosts, in 2 domains; 1 of them leave a domain",
+        "rollout: 1 worker on 1 host"]
+
+
+def test_memory_stands_beside_what_a_gpu_has(racks) -> None:
+    assert section(lines_of(), "memory") == [
+        "trainer, each rank of 2.0 GiB: weights 3 MiB; at most 4 MiB", "trainer, assumed: little"]
+
+
+def test_identities_are_hashes_of_what_is_here_and_of_what_is_wanted(racks) -> None:
+    said = section(lines_of(), "identities")
+    assert any(line.startswith("policy/config.json: ") and "sha256" in line for line in said)
+    assert any(line.startswith("tasks of split train: the first 6 of 6") for line in said)
+    assert "here: trainer.file.sha256 f00d" in said
+    assert "wanted: trainer.sha256 cafe  [default]" in said
+    assert not [line for line in said if "f00d" in line and "wanted" in line]
+
+
+def test_a_plan_without_hosts_and_rules_leaves_these_out(bench) -> None:
+    lines = list(page(make_plan(resolve("base")), 100))
+    assert not {"placement:", "memory:"} & set(lines)
+    assert not [line for line in lines if line.startswith("rules:")]
+
+
+def test_deferred_validations_are_counted(bench) -> None:
+    sets = ("validation.deferred=true", "validation.start_at=4", "validation.period=2", "generator.use=steady")
+    lines = list(page(make_plan(resolve("base", overrides=sets)), 1000))
+    said = next(line for line in lines if line.startswith("validation"))
+    assert "after steps 4, 6, 8, ...: 4 times at most, at 32 to 80 samples; deferred: weights are saved" in said
+    assert any(line.startswith("step") and line.endswith("at most 10 steps, 80 samples") for line in lines)
+
+
+def test_a_seed_that_was_drawn_is_not_the_next_runs(bench) -> None:
+    drawn, given = (next(line for line in page(make_plan(resolve("base", overrides=["seed=random"]), seed), 100)
+                         if line.startswith("seed")) for seed in (None, 7))
+    assert drawn.endswith(", drawn for this plan; a run draws its own")
+    assert given.split() == ["seed", "7"]
+
+
+def test_json_has_the_origin_of_what_rules_are_about(racks, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [f"--set={override}" for override in ALL]
+    assert main(["plan", "--profile", "base", "--json", *sets]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    origins = {finding["rule"]: finding["origin"] for finding in plan["findings"]}
+    assert origins["steps"].endswith(f"registry.toml:{racks.line('max_steps')}") and origins["rate"] == "default"
+    assert origins["free"] is None
+    assert plan["findings"][0]["why"] == "ten steps are enough"
+    assert plan["parts"]["trainer"]["facts"]["memory_per_rank"]["weights"] == "3 MiB"
+
+
+def test_a_plan_of_another_machine_shows_it_and_says_what_is_missing(racks, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [f"--set={override}" for override in (*ALL, "hardware.away=true")]
+    assert main(["plan", "--profile", "base", *sets]) == 1
+    said = capsys.readouterr().out
+    assert "x       1 x    a  trainer 1" in said
+    assert said.endswith("missing on this machine:\n  hardware 'racks': this host is none of them\n")
+
+
+def test_what_nobody_can_judge_here_does_not_count_where_something_is_missing(racks) -> None:
+    plan = make_plan(resolve("base", overrides=ALL))
+    assert "rule tasks: not known here" in plan.unscored
+    assert plan.parts[Role.RULESET].name == "stern"
