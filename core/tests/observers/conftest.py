@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grpo_bench.contract import Event, Kind, Phase, Status
-from grpo_bench.observers import Journal, Tally
+from grpo_bench.contract import Event, Kind, Phase, Status, divided
+from grpo_bench.observers import EVALUATION, Journal, Tally, journal_sha256
+
+BREAK_S = 60.0
+"""What lies between two processes."""
 
 
 class History:
@@ -17,12 +21,21 @@ class History:
         self.events: list[Event] = []
         self.now = 0.0
         self.step: int | None = None
+        self.began = datetime(2026, 1, 1, tzinfo=UTC)
+        self.first = 0
+
+    def at(self, ago_s: float = 0.0) -> str:
+        return (self.began + timedelta(seconds=self.now - ago_s)).isoformat(timespec="microseconds")
 
     def emit(self, kind: Kind, after: float = 0.0, **data: Any) -> Event:
         self.now += after
-        event = Event(len(self.events), "2026-01-01T00:00:00.000000+00:00", self.now, kind.value, self.step, data)
+        event = Event(len(self.events) - self.first, self.at(), self.now, kind.value, self.step, data)
         self.events.append(event)
         return event
+
+    def another_process(self) -> None:
+        self.began += timedelta(seconds=self.now + BREAK_S)
+        self.now, self.step = 0.0, None
 
     def start(self, **changed: Any) -> None:
         self.emit(Kind.RUN_STARTED, **{
@@ -49,6 +62,11 @@ class History:
                   standard_error=0.05, seconds=1.0, ends={"completed": 8}, target_met=passed >= 2)
 
     def one_step(self, step: int, passed: int) -> None:
+        self.train(step)
+        self.validate(passed)
+
+    def train(self, step: int) -> None:
+        """3.4 s: the update ends 0.25 s before its event."""
         self.step, began = step, self.now
         self.phase(Phase.ROLLOUT)
         for index in range(4):
@@ -57,12 +75,45 @@ class History:
         self.emit(Kind.BATCH, 0.1, rows=4, rollouts=4, tokens=400, n_tokens=80.0, n_sequences=4.0, reward_mean=0.3,
                   advantage_zero_groups=1, masked={"truncated": 1}, ages={"0": 4})
         self.phase(Phase.UPDATE)
-        self.emit(Kind.UPDATE, 2.0, loss=0.01, grad_norm=0.5, learning_rate=1e-3, tokens=400, ended_at="", metrics={})
+        self.now += 2.0
+        self.emit(Kind.UPDATE, loss=0.01, grad_norm=0.5, learning_rate=1e-3, tokens=400, ended_at=self.at(0.25),
+                  metrics={})
         self.phase(Phase.REFIT)
         self.emit(Kind.REFIT, 0.2, version=step, bytes=10, seconds=0.2, probe_difference=1e-6, transport="files")
         self.phase(Phase.JOURNAL)
         self.emit(Kind.STEP, 0.1, version=step, seconds=self.now + 0.1 - began, reward_mean=0.3, rollouts=4,
                   sampled_tokens=80)
+
+    def keep_weights(self) -> None:
+        """Save the weights of the step for an evaluation: 0.3 s."""
+        updated_at = next(event.data["ended_at"] for event in reversed(self.events) if event.kind == Kind.UPDATE)
+        self.phase(Phase.CHECKPOINT)
+        self.emit(Kind.CHECKPOINT, 0.3, folder=f"weights-{self.step:05d}", what="weights", seconds=0.3, bytes=1,
+                  updated_at=updated_at)
+
+    def evaluation(self, **changed: Any) -> None:
+        """Another process begins to evaluate all weights that were kept; its start-up takes 0.5 s."""
+        kept = {event.step: event.data for event in self.events if "updated_at" in event.data}
+        self.another_process()
+        self.first = len(self.events)
+        self.emit(Kind.EVALUATION_STARTED, **{
+            "run": "r-laptop-0", "training_sha256": "", "metric": "pass_k", "target": 0.5, "k": 2, "scored": True,
+            "unscored": [], "checkpoints": [{"step": step, "folder": data["folder"], "updated_at": data["updated_at"]}
+                                            for step, data in kept.items()]} | changed)
+        self.phase(Phase.STARTUP)
+        self.now += 0.5
+
+    def evaluation_goes_on(self, attempt: int, from_step: int, from_seq: int) -> None:
+        self.another_process()
+        self.emit(Kind.RESUMED, from_step=from_step, from_seq=from_seq, attempt=attempt, forced=[])
+        self.phase(Phase.STARTUP)
+        self.now += 0.5
+
+    def evaluate(self, step: int, passed: int) -> None:
+        """Load the weights of a step in 0.2 s and validate them in 1.0 s."""
+        self.step = step
+        self.phase(Phase.REFIT)
+        self.emit(Kind.REFIT, 0.2, version=step, bytes=10, seconds=0.2, probe_difference=1e-6, transport="safetensors")
         self.validate(passed)
 
     def end(self, status: Status) -> None:
@@ -73,7 +124,6 @@ class History:
             tally.add(event)
         self.emit(Kind.RUN_ENDED, **tally.ending(status, elapsed_s=self.now, cpu_s=9.0, weights_sha256="ab" * 32))
 
-
     def checkpoint(self) -> int:
         """Write a checkpoint; returns the number of the first event that is not in it."""
         self.phase(Phase.CHECKPOINT)
@@ -82,7 +132,7 @@ class History:
 
     def resume(self, attempt: int, from_step: int, from_seq: int, **changed: Any) -> None:
         """Another process goes on: its set-up takes 1.2 s."""
-        self.now, self.step = 0.0, None
+        self.another_process()
         self.emit(Kind.RESUMED, **{
             "from_step": from_step, "from_seq": from_seq, "attempt": attempt, "forced": []} | changed)
         self.phase(Phase.STARTUP)
@@ -90,13 +140,22 @@ class History:
         self.emit(Kind.REFIT, 0.2, version=from_step, bytes=10, seconds=0.2, probe_difference=0.0, transport="files")
 
     def save(self, folder: Path) -> Path:
-        """Write the journal into a run folder."""
-        folder.mkdir(exist_ok=True)
-        journal = Journal(folder)
-        for event in self.events:
-            journal.write(event)
-        journal.close()
+        """Write the journals into a run folder."""
+        training, evaluation = divided(self.events)
+        path = write(folder, training)
+        if evaluation:
+            evaluation[0].data["training_sha256"] = journal_sha256(path)  # type: ignore[index]
+            write(folder / EVALUATION, evaluation)
         return folder
+
+
+def write(folder: Path, events: list[Event]) -> Path:
+    folder.mkdir(exist_ok=True)
+    journal = Journal(folder)
+    for event in events:
+        journal.write(event)
+    journal.close()
+    return journal.path
 
 
 @pytest.fixture
@@ -139,3 +198,43 @@ def met(history: History) -> History:
     history.one_step(2, 3)
     history.end(Status.TARGET_MET)
     return history
+
+
+@pytest.fixture
+def trained(history: History) -> History:
+    """A training whose evaluation is deferred: five steps after 1 s of start-up, the weights of steps 2 to 5 kept."""
+    history.start(max_steps=5)
+    history.now += 1.0
+    for step in range(1, 6):
+        history.train(step)
+        if step > 1:
+            history.keep_weights()
+    history.end(Status.TRAINED)
+    return history
+
+
+@pytest.fixture
+def evaluated(trained: History) -> History:
+    """The same, evaluated: the first two checkpoints missed the target, the third met it."""
+    trained.evaluation()
+    for step, passed in ((2, 1), (3, 1), (4, 3)):
+        trained.evaluate(step, passed)
+    trained.end(Status.TARGET_MET)
+    return trained
+
+
+@pytest.fixture
+def evaluated_again(trained: History) -> History:
+    """The same, but the evaluation was cut off in its second checkpoint, went on, and no checkpoint met the target."""
+    trained.evaluation()
+    trained.evaluate(2, 1)
+    done = trained.events[-1].seq + 1
+    trained.step = 3
+    trained.phase(Phase.REFIT)
+    trained.phase(Phase.VALIDATION, 0.2)
+    trained.rollout("v3.0", "validation")
+    trained.evaluation_goes_on(2, 2, done)
+    for step in (3, 4, 5):
+        trained.evaluate(step, 1)
+    trained.end(Status.TARGET_MISSED)
+    return trained

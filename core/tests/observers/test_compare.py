@@ -45,7 +45,7 @@ def test_phases_stand_beside_each_other(tmp_path: Path) -> None:
     assert (update["a"]["seconds"], update["b"]["seconds"]) == (pytest.approx(4.0), pytest.approx(20.0))
     assert (update["difference_s"], update["ratio"]) == (pytest.approx(16.0), pytest.approx(5.0))
     assert (update["a"]["step_median_s"], update["b"]["step_median_s"]) == (pytest.approx(2.0), pytest.approx(5.0))
-    for line in ("  update          4.00 s  20.0 s     +16.0 s  5.00",
+    for line in ("  update      4.00 s  20.0 s     +16.0 s  5.00",
                  "  update      2.00 s  5.00 s     +3.00 s  2.50",
                  "A laptop, seed 0: target met after 2 steps", "Settings: no difference", "Parts: no difference"):
         assert line in text, line
@@ -114,6 +114,47 @@ def test_a_forced_resumption_brings_its_own_settings(tmp_path: Path, resumed: An
             event.data["settings"] = forced
     data, _ = compared(a_run(tmp_path / "a"), resumed.save(tmp_path / "b"))
     assert data["settings"] == [{"key": "trainer.learning_rate", "a": 1e-3, "b": 5e-3}]
+
+
+def deferred(folder: Path, *, met_at: int | None, **started: Any) -> Path:
+    """Five steps, evaluated from step 2 on; ``met_at`` None: not evaluated at all."""
+    history = History()
+    history.start(**{"run": folder.name, "max_steps": 5, "settings": SETTINGS, "parts": {"trainer": PART},
+                     "tasks": TASKS} | started)
+    for step in range(1, 6):
+        history.train(step)
+        if step > 1:
+            history.keep_weights()
+    history.end(Status.TRAINED)
+    if met_at is not None:
+        history.evaluation(run=folder.name)
+        for step in range(2, met_at + 1):
+            history.evaluate(step, 3 if step == met_at else 1)
+        history.end(Status.TARGET_MET)
+    return history.save(folder)
+
+
+def test_deferred_runs_are_compared_by_their_time_to_target(tmp_path: Path) -> None:
+    data, text = compared(deferred(tmp_path / "a", met_at=4), deferred(tmp_path / "b", met_at=3))
+    assert (data["a"]["time_to_target_s"], data["b"]["time_to_target_s"]) == (
+        pytest.approx(13.65), pytest.approx(9.95))
+    assert data["warnings"] == []
+    refit = next(row for row in data["evaluation"] if row["phase"] == "refit")
+    assert refit["difference_s"] == pytest.approx(-0.2)
+    for line in ("  time      13.6 s   9.9 s     −3.70 s  0.73", "  after it  4.95 s  8.65 s     +3.70 s  1.75",
+                 "  steps          4       3          −1",
+                 "Wall clock of the training", "  sum         4.50 s  3.30 s     −1.20 s  0.73"):
+        assert line in text, line
+    assert text.index("Time to target") < text.index("Wall clock")
+
+
+def test_what_keeps_deferred_runs_from_being_compared(tmp_path: Path) -> None:
+    trained = deferred(tmp_path / "a", met_at=None)
+    data, text = compared(trained, deferred(tmp_path / "b", met_at=3))
+    assert data["warnings"] == ["A did not come to its end: trained for 5 steps, 4 checkpoints to evaluate"]
+    assert "Time to target" not in text
+    data, _ = compared(a_run(tmp_path / "c"), deferred(tmp_path / "d", met_at=3))
+    assert data["warnings"] == ["the evaluation of B is deferred; the validations of A are part of its training"]
 
 
 def test_runs_of_which_neither_is_scored_are_warned_of_once(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpo_bench.contract import Event, GrpoBenchError, Kind, RunFolderError
-from grpo_bench.observers import Journal, read_events
+from grpo_bench.observers import Journal, journal_sha256, read_events
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,13 @@ def test_damage_is_named_by_line(tmp_path: Path, line: bytes, words: str) -> Non
     path.write_bytes(lines[0] + line + lines[2])
     with pytest.raises(RunFolderError, match=f"line 2: .*{words}"):
         list(read_events(tmp_path))
+
+
+def test_the_hash_of_a_journal_is_that_of_its_file(tmp_path: Path) -> None:
+    path = write(tmp_path, [event(0)])
+    assert journal_sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(RunFolderError, match="cannot read"):
+        journal_sha256(tmp_path / "nowhere")
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:

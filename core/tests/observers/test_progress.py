@@ -129,6 +129,58 @@ def test_a_later_attempt_goes_on_where_its_checkpoint_was(resumed: Any) -> None:
         "pass@2 0.250 ± 0.050 (target 0.5)  after step 2  elapsed 0:05"]
 
 
+def shown(history: Any, first: int) -> list[str]:
+    """What a process says that goes on where others have left, from an event on."""
+    stream = io.StringIO()
+    progress = Progress(stream=stream)
+    progress.run_started(RunFacts("r", Path("runs/r"), {"validation": {"k": 2, "max_tasks": 4}}, True,
+                                  history=history.events[:first]))
+    for event in history.events[first:]:
+        progress.event(event)
+    progress.run_ended(summarise(history.events))
+    return stream.getvalue().splitlines()
+
+
+def test_a_training_says_what_it_leaves_to_an_evaluation(trained: Any) -> None:
+    lines = shown(trained, 0)
+    assert lines[-5] == "trained after 5 steps"
+    assert lines[-2:] == ["to evaluate    4 checkpoints, steps 2 to 5", "report         runs/r/report.html"]
+
+
+def test_an_evaluation_is_shown_checkpoint_by_checkpoint(evaluated: Any) -> None:
+    assert shown(evaluated, evaluated.first) == [
+        "run runs/r",
+        "evaluates 4 checkpoints, steps 2 to 5",
+        "pass@2 0.250 ± 0.050 (target 0.5)  step 2, checkpoint 1 of 4  elapsed 0:01  ~0:03 to the last",
+        "pass@2 0.250 ± 0.050 (target 0.5)  step 3, checkpoint 2 of 4  elapsed 0:02  ~0:02 to the last",
+        "pass@2 0.750 ± 0.050 (target 0.5)  step 4, checkpoint 3 of 4  elapsed 0:04",
+        "target met: pass@2 0.750 ± 0.050 (target 0.5) after 4 steps",
+        "time to target 14.6 s",
+        "training       19.6 s",
+        "evaluation     4.50 s, 9.00 s of CPU, 3 of 4 checkpoints",
+        "of which       validation 67%, refit 13%, startup 11%, shutdown 9%",
+        "report         runs/r/report.html",
+    ]
+
+
+def test_a_later_attempt_at_an_evaluation_goes_on_after_what_is_evaluated(evaluated_again: Any) -> None:
+    last = next(number for number, event in enumerate(evaluated_again.events) if event.kind == Kind.RESUMED)
+    assert shown(evaluated_again, last)[1:3] == [
+        "attempt 2 of the evaluation goes on after step 2",
+        "pass@2 0.250 ± 0.050 (target 0.5)  step 3, checkpoint 2 of 4  elapsed 0:01  ~0:02 to the last"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_panel_of_an_evaluation_shows_where_it_is(evaluated_again: Any, width: int) -> None:
+    last = next(number for number, event in enumerate(evaluated_again.events) if event.kind == Kind.RESUMED)
+    lines = drawn(evaluated_again.events[:last], width)
+    assert [line.split()[0] for line in lines] == ["grpo-bench", "checkpoint", "now", "pass@2", "speed", "time"]
+    assert max(map(len, lines)) <= width
+    for words in ("seed 0, evaluation", "2 of 4, step 3", "validation", "1 of 8 rollouts", "0.250 ± 0.050",
+                  "target 0.5", "1.00 s each", "~0:03 to the last"):
+        assert words in "\n".join(lines), words
+
+
 def drawn(events: Any, width: int) -> list[str]:
     state, console = RunState(), Console(file=io.StringIO(), width=width)
     for event in events:

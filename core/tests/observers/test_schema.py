@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from grpo_bench.cli import main
-from grpo_bench.contract import RunFolderError
+from grpo_bench.contract import Kind, RunFolderError
+from grpo_bench.observers import EVALUATION, read_training
 from grpo_bench.observers._schema import read_run
 from grpo_bench.observers.compare import Comparison
 from grpo_bench.observers.overview import Overview
@@ -97,6 +98,78 @@ def test_a_journal_of_a_later_version_may_say_more(tmp_path: Path, met: Any) -> 
     assert len(list(read_run(folder))) == len(met.events)
 
 
+def test_an_evaluation_follows_its_training(tmp_path: Path, evaluated_again: Any) -> None:
+    folder = evaluated_again.save(tmp_path)
+    assert list(read_run(folder)) == evaluated_again.events
+    assert list(read_training(folder)) == evaluated_again.events[:evaluated_again.first]
+
+
+def test_a_journal_of_an_evaluation_that_holds_nothing_is_none(tmp_path: Path, trained: Any) -> None:
+    folder = trained.save(tmp_path)
+    (folder / EVALUATION).mkdir()
+    (folder / EVALUATION / "events.jsonl").write_bytes(b'{"seq":0,"at":"20')
+    assert list(read_run(folder)) == trained.events
+
+
+def test_an_evaluation_of_another_training_is_refused(tmp_path: Path, evaluated: Any,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    folder = damaged(evaluated.save(tmp_path), 0, lambda record: record["data"].update(seed=1))
+    for command in (["report", str(folder)], ["compare", str(folder), str(folder)]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert f"{EVALUATION}/events.jsonl evaluates another training than {folder}/events.jsonl records" in error
+        assert "restore events.jsonl from a copy" in error
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"checkpoints": [{"step": 2, "folder": "weights-00002", "updated_at": "yesterday"}]},
+     "have under updated_at what should be a time in ISO 8601"),
+    ({"checkpoints": [{"step": 2, "folder": "weights-00002"}]}, "each of which should have updated_at"),
+    ({"checkpoints": [3, 2]}, "each of which should be an object"),
+    ({"scored": None}, "scored of an evaluation_started event should be true or false"),
+])
+def test_an_evaluation_says_what_it_evaluates(tmp_path: Path, evaluated: Any, change: dict[str, Any],
+                                              words: str) -> None:
+    folder = evaluated.save(tmp_path)
+    damaged(folder / EVALUATION, 0, lambda record: record["data"].update(change))
+    with pytest.raises(RunFolderError, match=r"eval/events\.jsonl, line 1: ") as caught:
+        list(read_run(folder))
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda record: record.update(kind="step", data={"seconds": 1.0, "reward_mean": None, "rollouts": 1,
+                                                     "sampled_tokens": 1}), "an evaluation has no step event"),
+    (lambda record: record.update(step=7), "a validation of step 7, of which the evaluation has no checkpoint"),
+    (lambda record: record["data"].update(metrics={"accuracy": 1.0}), "metrics of a validation event should have pass"),
+    (lambda record: record["data"].update(target_met=None), "target_met of a validation event should be true or false"),
+])
+def test_what_cannot_be_part_of_an_evaluation_is_named_by_line(tmp_path: Path, evaluated: Any, change: Any,
+                                                               words: str) -> None:
+    folder = evaluated.save(tmp_path)
+    number = line_of_evaluation(evaluated, Kind.VALIDATION)
+    damaged(folder / EVALUATION, number, change)
+    with pytest.raises(RunFolderError, match=rf"eval/events\.jsonl, line {number + 1}: ") as caught:
+        list(read_run(folder))
+    assert words in caught.value.message
+
+
+def test_each_journal_begins_with_its_own_first_event(tmp_path: Path, evaluated: Any) -> None:
+    folder = evaluated.save(tmp_path)
+    other = folder / EVALUATION / "events.jsonl"
+    other.write_bytes((folder / "events.jsonl").read_bytes())
+    with pytest.raises(RunFolderError, match="line 1: an evaluation begins with one evaluation_started event"):
+        list(read_run(folder))
+    evaluated.save(tmp_path / "b")
+    (tmp_path / "b" / "events.jsonl").write_bytes((tmp_path / "b" / EVALUATION / "events.jsonl").read_bytes())
+    with pytest.raises(RunFolderError, match="line 1: a run begins with one run_started event"):
+        list(read_run(tmp_path / "b"))
+
+
+def line_of_evaluation(history: Any, kind: Kind) -> int:
+    return next(event.seq for event in history.events[history.first:] if event.kind == kind)
+
+
 @pytest.mark.parametrize("depth", [100, 100_000])
 def test_bottomless_data_is_refused(tmp_path: Path, met: Any, depth: int) -> None:
     path = met.save(tmp_path) / "events.jsonl"
@@ -121,7 +194,20 @@ def test_a_loss_may_be_anything(tmp_path: Path, met: Any) -> None:
 def test_a_journal_either_can_be_shown_or_is_refused_by_line(tmp_path_factory: pytest.TempPathFactory, resumed: Any,
                                                              data: st.DataObject) -> None:
     folder = resumed.save(tmp_path_factory.mktemp("run"))
-    number = data.draw(st.integers(0, len(resumed.events) - 1), "line")
+    shown_or_refused(folder, folder, len(resumed.events), data)
+
+
+@FIXED
+@given(data=st.data())
+def test_so_is_the_journal_of_an_evaluation(tmp_path_factory: pytest.TempPathFactory, evaluated_again: Any,
+                                            data: st.DataObject) -> None:
+    folder = evaluated_again.save(tmp_path_factory.mktemp("run"))
+    shown_or_refused(folder, folder / EVALUATION, len(evaluated_again.events) - evaluated_again.first, data)
+
+
+def shown_or_refused(folder: Path, journal: Path, lines: int, data: st.DataObject) -> None:
+    """Whatever is written into a line of a journal, no view fails but by naming that line, or the one after it."""
+    number = data.draw(st.integers(0, lines - 1), "line")
 
     def change(record: dict[str, Any]) -> None:
         target = data.draw(st.sampled_from([record, record["data"]]), "level")
@@ -131,11 +217,12 @@ def test_a_journal_either_can_be_shown_or_is_refused_by_line(tmp_path_factory: p
         else:
             target[key] = data.draw(ANYTHING, "value")
 
-    damaged(folder, number, change)
+    damaged(journal, number, change)
     try:
         overview = Overview(folder)
     except RunFolderError as error:
-        if f"line {number + 1}:" not in error.message and f"line {number + 2}:" not in error.message:
+        named = (f"{journal / 'events.jsonl'}, line {number + 1}:", f"line {number + 2}:", "evaluates another training")
+        if not any(words in error.message for words in named):
             raise
         return
     overview.write()

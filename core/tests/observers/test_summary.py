@@ -7,7 +7,7 @@ from grpo_bench.contract import Kind, Status
 from grpo_bench.observers import Tally, summarise
 
 KEYS = ["run", "status", "scored", "metric", "value", "target", "steps", "attempts", "time_to_target_s", "wall_s",
-        "cpu_s", "weights_sha256", "ledger"]
+        "cpu_s", "weights_sha256", "ledger", "evaluation"]
 
 
 def test_a_run_that_met_its_target(met: Any) -> None:

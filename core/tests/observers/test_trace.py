@@ -143,6 +143,20 @@ def test_attempts_follow_each_other_after_a_gap(tmp_path: Path, resumed: Any) ->
     assert starts == [attempts[0][0], attempts[2][0], attempts[4][0]]
 
 
+def test_an_evaluation_stands_after_its_training(tmp_path: Path, evaluated_again: Any) -> None:
+    found = trace(tmp_path, evaluated_again)
+    attempts = found.track("attempts")
+    assert [name for *_, name in attempts] == [
+        "attempt 1", "trained, then evaluated", "evaluation, attempt 1", "interrupted, then resumed",
+        "evaluation, attempt 2"]
+    assert all(before[1] == after[0] for before, after in pairwise(attempts))
+    assert attempts[-1][1] / 1e9 == pytest.approx(19.6 + 1.0 + 2.15 + 1.0 + 4.5)
+    work = [(name, begin) for begin, _, name in found.track("refits, validations, checkpoints")]
+    assert [name for name, begin in work if begin >= attempts[2][0]] == [
+        "refit 2", "validation after step 2", *(f"{what} {step}" for step in (3, 4, 5)
+                                                for what in ("refit", "validation after step"))]
+
+
 def test_notices_are_marks(tmp_path: Path, history: Any) -> None:
     history.start()
     history.emit(Kind.ALARM, name="x", message="no gradient \U0001f9ea")

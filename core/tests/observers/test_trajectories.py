@@ -85,6 +85,24 @@ def test_a_resumption_forgets_what_its_checkpoint_does_not_hold(tmp_path: Path) 
     assert found == {"step-00001.jsonl": ["t0"], "step-00002.jsonl": ["t1"], "validation-00001.jsonl": ["v1.0.0"]}
 
 
+def test_an_evaluation_replaces_its_own_rollouts_and_touches_no_others(tmp_path: Path, evaluated_again: Any) -> None:
+    TrajectoryWriter(tmp_path).group_finished(group(rollout("t0"), target=4))
+    trained = (tmp_path / "trajectories" / "step-00005.jsonl").stat()
+    report = ValidationReport(3, 3, 1, 1, 1, {}, 0.1, 1.0)
+    TrajectoryWriter(tmp_path).validated(report, [group(rollout("v3.0.0")), group(rollout("v3.1.0"))])
+    resumed = next(event for event in evaluated_again.events if event.kind == Kind.RESUMED)
+    before = evaluated_again.events[:evaluated_again.events.index(resumed)]
+    again = TrajectoryWriter(tmp_path)
+    again.run_started(RunFacts("r", tmp_path, {}, False, before))
+    again.event(resumed)
+    again.validated(report, [group(rollout("v3.0.0"))])
+    again.sync()
+    found = {path.name: [item.rollout_id for item in read_trajectories(path)]
+             for path in sorted((tmp_path / "trajectories").iterdir())}
+    assert found == {"step-00005.jsonl": ["t0"], "validation-00003.jsonl": ["v3.0.0"]}
+    assert (tmp_path / "trajectories" / "step-00005.jsonl").stat() == trained
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"step-00001\.jsonl"):
         read_trajectories(tmp_path / "step-00001.jsonl")

@@ -17,29 +17,45 @@ _LABEL = 10
 _NARROW = 58
 """Below this many columns the display has one column beside the labels, not two."""
 
+Row = tuple[str, Text, Text | ProgressBar]
+
 
 def panel(state: RunState, elapsed_s: float, width: int, curves: bool) -> Group:
     """What to show at ``elapsed_s`` of the run on ``width`` columns; ``curves`` where the terminal can draw them."""
     width = min(width, _WIDEST)
     room = max(8, width - 44) if curves else 0
     left = state.left_s()
-    bar = ProgressBar(total=max(1, state.max_steps), completed=state.step, width=room or 20)
+    unit, last = ("each", "the last") if state.weights else ("a step", f"step {state.max_steps}")
     cells = [
-        ("step", Text(f"{state.step} of {state.max_steps}"), bar),
+        _how_far(state, room or 20),
         ("now", Text(name(state.phase), style="cyan"), Text(_rollouts(state))),
         (state.metric_name or "pass@k", _value(state), Text(_curve(state.values, room, state.target), style="green")),
-        ("reward", Text(number(state.rewards[-1] if state.rewards else None)),
-         Text(_curve(state.rewards, room, None), style="blue")),
+        *([] if state.weights else [_reward(state, room)]),
         ("speed", Text(f"{number(state.rate, 0)} tokens/s"),
-         Text(f"{duration(state.step_seconds)} a step" if state.step_seconds is not None else "")),
-        ("time", Text(stopwatch(elapsed_s)), Text(f"~{stopwatch(left)} to step {state.max_steps}" if left else "")),
+         Text(f"{duration(state.step_seconds)} {unit}" if state.step_seconds is not None else "")),
+        ("time", Text(stopwatch(elapsed_s)), Text(f"~{stopwatch(left)} to {last}" if left else "")),
     ]
-    title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}")
+    evaluation = ", evaluation" if state.weights else ""
+    title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}{evaluation}")
     rule = Rule(title, align="left", style="dim", characters="─" if curves else "-")
     return Group(rule, _two_columns(cells) if width >= _NARROW else _one_column(cells))
 
 
-def _two_columns(cells: list[tuple[str, Text, Text | ProgressBar]]) -> Table:
+def _how_far(state: RunState, room: int) -> Row:
+    if not state.weights:
+        return ("step", Text(f"{state.step} of {state.max_steps}"),
+                ProgressBar(total=max(1, state.max_steps), completed=state.step, width=room))
+    place, step = state.place
+    return ("checkpoint", Text(f"{place} of {len(state.weights)}, step {step}"),
+            ProgressBar(total=len(state.weights), completed=state.evaluated, width=room))
+
+
+def _reward(state: RunState, room: int) -> Row:
+    return ("reward", Text(number(state.rewards[-1] if state.rewards else None)),
+            Text(_curve(state.rewards, room, None), style="blue"))
+
+
+def _two_columns(cells: list[Row]) -> Table:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", width=_LABEL, no_wrap=True)
     rows.add_column(no_wrap=True)
@@ -49,7 +65,7 @@ def _two_columns(cells: list[tuple[str, Text, Text | ProgressBar]]) -> Table:
     return rows
 
 
-def _one_column(cells: list[tuple[str, Text, Text | ProgressBar]]) -> Table:
+def _one_column(cells: list[Row]) -> Table:
     """What stands beside a value follows it, as far as it is text; curves only where the line has room for them."""
     rows = Table.grid(padding=(0, 1))
     rows.add_column(style="dim", no_wrap=True)

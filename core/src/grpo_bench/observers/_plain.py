@@ -7,7 +7,7 @@ from typing import Any
 
 from ._layout import grid, wrapped
 from ._record import a_step
-from ._text import duration, metric_label, name, taken_back
+from ._text import counted, duration, metric_label, name, taken_back
 
 _MOST_NOTICES = 10
 _ENDS = {"target_met": "target met", "target_missed": "target missed"}
@@ -15,19 +15,25 @@ _ENDS = {"target_met": "target met", "target_missed": "target missed"}
 
 def lines(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     """The report of a run's record, for ``width`` columns; None: as wide as it gets."""
+    evaluation = record["evaluation"]
     yield from _head(record, width)
+    yield from _what_counts(record, width)
     yield from _phases(record, width)
-    yield from _hops(record, width)
-    yield from _validations(record, width)
+    yield from _hops("Inside rollouts, which overlap", record["hops"], width)
+    yield from _stragglers(record, width)
+    yield from _weights(record, width) if evaluation else _validations(record, width)
+    yield from _hops("Inside the evaluation's rollouts", evaluation["hops"] if evaluation else [], width)
     yield from _plugins(record, width)
-    yield from _processes(record, width)
+    yield from _processes("Attempts", record["processes"], width)
+    yield from _processes("Attempts at the evaluation", evaluation["processes"] if evaluation else [], width)
     yield from _notices(record, width)
 
 
 def headline(record: Mapping[str, Any]) -> str:
     """How the run ended, in a few words."""
-    words = _ENDS.get(record["status"], record["status"])
-    steps = f"{record['steps']} step{'' if record['steps'] == 1 else 's'}"
+    words, steps = _ENDS.get(record["status"], record["status"]), counted(record["steps"], "step")
+    if record["stage"]:
+        return record["stage"]
     if record["going_on"]:
         return f"going on, {steps} so far"
     text = f"{words} after {steps}"
@@ -64,6 +70,16 @@ def _head(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
         yield from wrapped("not scored: " + "; ".join(record["unscored"]), room, 2)
 
 
+def _what_counts(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
+    if found := record["what_counts"]:
+        parts = found["parts"]
+        rows = [(name(item["phase"]), *(duration(item[part] or None) for part in parts)) for item in found["phases"]
+                if max(item[part] for part in parts) >= 0.0005]
+        rows.append(("sum", *(duration(sum(item[part] for item in found["phases"])) for part in parts)))
+        head = ("phase", *map(name, parts))
+        yield from titled(found["title"], grid(head, rows, "<" + ">" * len(parts), _inside(width)))
+
+
 def _phases(record: Mapping[str, Any], width: int | None) -> list[str]:
     rows = [(name(item["phase"]), duration(item["seconds"]), f"{item['share']:.1%}", duration(item["step_mean_s"]),
              item["work"]) for item in record["phases"] if item["seconds"] >= 0.0005]
@@ -72,22 +88,26 @@ def _phases(record: Mapping[str, Any], width: int | None) -> list[str]:
     table = grid(("phase", "time", "share", "a step", "whose work"), rows, "<>>><", _inside(width))
     missing = record["unaccounted_s"]
     cpu = f", {duration(record['cpu_s'])} of CPU" if record["cpu_s"] is not None else ""
-    text = titled(f"Wall clock: {duration(record['wall_s'])}{cpu}", table)
+    whose = " of the training" if record["evaluation"] else ""
+    text = titled(f"Wall clock{whose}: {duration(record['wall_s'])}{cpu}", table)
     return text if missing is None else [*text, f"  {duration(abs(missing))} unaccounted for"]
 
 
-def _hops(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    if not record["hops"]:
-        return
+def _hops(title: str, hops: Sequence[Mapping[str, Any]], width: int | None) -> Iterator[str]:
     rows = [(name(item["hop"]), duration(item["seconds"]), f"{item['share']:.1%}", duration(item["mean_s"]),
-             duration(item["longest_s"]), item["work"]) for item in record["hops"]]
-    yield from titled("Inside rollouts, which overlap", grid(
-        ("hop", "all", "share", "mean", "longest", "whose work"), rows, "<>>>><", _inside(width)))
+             duration(item["longest_s"]), item["work"]) for item in hops]
+    if rows:
+        yield from titled(title, grid(("hop", "all", "share", "mean", "longest", "whose work"), rows, "<>>>><",
+                                      _inside(width)))
+
+
+def _stragglers(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     rows = [(item["rollout"], item["task"], f"{item['purpose']} {item['step'] if item['step'] is not None else '–'}",
              name(item["end"]), duration(item["seconds"]), f"{name(item['hop'])} {duration(item['hop_s'])}")
             for item in record["stragglers"]]
-    yield from titled("The longest rollouts", grid(
-        ("rollout", "task", "step", "end", "time", "most of it"), rows, "<<<<><", _inside(width)))
+    if rows:
+        yield from titled("The longest rollouts", grid(
+            ("rollout", "task", "step", "end", "time", "most of it"), rows, "<<<<><", _inside(width)))
 
 
 def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
@@ -102,30 +122,55 @@ def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
             _inside(width)))
 
 
-def _plugins(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
+def _weights(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
+    """What came of each checkpoint, and what its weights would make the time to target."""
+    told, found = record["evaluation"], {item["step"]: item for item in record["validations"]}
+    metric = shown_metric(record) if found else ""
     rows = []
+    for item in told["weights"]:
+        updated = duration(item["updated_s"])
+        if (at := found.get(item["step"])) is None:
+            rows.append((str(item["step"]), "–", "", "–", updated, "–", ""))
+        else:
+            rows.append((str(item["step"]), f"{at['metrics'][metric]:.3f}", f"± {at['standard_error']:.3f}",
+                         f"{at['passed']} of {at['tasks']}", updated, duration(item["took_s"]),
+                         "target met" if at["target_met"] else ""))
+    label = metric_label(metric, next((item["k"] for item in found.values()), None))
+    cpu = f", {duration(told['cpu_s'])} of CPU" if told["cpu_s"] is not None else ""
+    title = (f"Evaluation: {told['evaluated']} of {counted(told['checkpoints'], 'checkpoint')}, "
+             f"{duration(told['wall_s'])}{cpu}")
+    yield from titled(title, grid(("step", label, "error", "tasks passed", "updated at", "took", ""), rows, ">>>>>><",
+                                  _inside(width)))
+    if told["unaccounted_s"] is not None:
+        yield f"  {duration(abs(told['unaccounted_s']))} unaccounted for"
+
+
+def _plugins(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
+    rows, evaluated = [], record["evaluation"] is not None
     for item in record["plugins"]:
         failed = ", ".join(f"{count} {name(cause)}" for cause, count in item["failed_rollouts"].items())
         errors = f"{item['errors']} error{'' if item['errors'] == 1 else 's'}" if item["errors"] else ""
         stand_in = " (stand-in)" if item["stand_in"] else ""
         rows.append((item["role"], f"{item['plugin'] or '–'}{stand_in}", duration(item["alone_s"] or None),
-                     duration(item["shared_s"] or None), duration(item["rollouts_s"] or None),
-                     "; ".join(filter(None, (failed, errors))) or "none"))
+                     duration(item["shared_s"] or None),
+                     *([duration(item["evaluation_s"] or None)] if evaluated else []),
+                     duration(item["rollouts_s"] or None), "; ".join(filter(None, (failed, errors))) or "none"))
+    head = ("role", "plugin", "alone", "shared", *(["evaluation"] if evaluated else []), "rollouts", "failures")
     yield from titled("Plugins, on the critical path and off it", grid(
-        ("role", "plugin", "alone", "shared", "rollouts", "failures"), rows, "<<>>><", _inside(width)))
+        head, rows, "<<" + ">" * (len(head) - 3) + "<", _inside(width)))
 
 
-def _processes(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    if len(record["processes"]) < 2:
+def _processes(title: str, processes: Sequence[Mapping[str, Any]], width: int | None) -> Iterator[str]:
+    if len(processes) < 2:
         return
     rows = []
-    for item in record["processes"]:
+    for item in processes:
         undone = item["undone"]
         rows.append((str(item["attempt"]), str(item["from_step"]), duration(item["seconds"]),
                      taken_back(undone["seconds"], undone["steps"], undone["rollouts"])))
-    yield from titled("Attempts", grid(
+    yield from titled(title, grid(
         ("attempt", "from step", "took", "taken back"), rows, ">>><", _inside(width)))
-    for item in record["processes"]:
+    for item in processes:
         for difference in item["forced"]:
             yield from wrapped(f"  attempt {item['attempt']} was forced: {difference}", width or 100, 4)
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from ..contract import Event, Kind
+from ._evaluation import evaluation, hops, process, stage, to_evaluate, what_counts
 from ._text import duration
 from ._view import RunView
 from .attribution import of_hop, of_phase
@@ -15,33 +16,34 @@ from .ledger import unaccounted
 
 
 def record(view: RunView) -> dict[str, Any]:
-    """Seconds are floats. ``share`` is of the wall clock for phases, of the time of all rollouts for hops."""
+    """Seconds are floats. ``share`` is of the wall clock for phases, of the time of all rollouts for hops. Phases, hops
+    and processes are the training's; those of a deferred evaluation stand under ``evaluation``."""
     summary, started = view.summary, view.started
     return {
         **summary, "profile": started.get("profile"), "seed": started.get("seed"), "scored": view.tally.scored,
-        "going_on": view.going_on,
+        "going_on": view.going_on, "stage": stage(view), "to_evaluate": to_evaluate(view),
+        "evaluation": evaluation(view), "what_counts": what_counts(view),
         "unscored": unscored(view), "phases": phases(view),
-        "unaccounted_s": unaccounted(summary["ledger"], summary["wall_s"]), "hops": hops(view),
+        "unaccounted_s": unaccounted(summary["ledger"], summary["wall_s"]), "hops": hops(view.hops),
         "stragglers": [
             {"rollout": item.rollout_id, "task": item.task_id, "purpose": item.purpose, "step": item.step,
              "end": item.end, "seconds": item.seconds, "hop": item.hop, "hop_s": item.hop_seconds,
-             "work": of_hop(item.hop)} for item in view.hops.stragglers()],
+             "work": of_hop(item.hop)} for item in view.stragglers],
         "validations": [
-            {"step": item.step, "at_s": item.elapsed_s, **{key: item.data[key] for key in (
+            {"step": item.step, "at_s": item.elapsed_s,
+             "counts_s": view.tally.updated_s.get(item.step, item.elapsed_s), **{key: item.data[key] for key in (
                 "k", "tasks", "passed", "metrics", "standard_error", "seconds", "target_met")}}
             for item in view.validations],
         "plugins": [
             {"role": item.role, "plugin": item.plugin or None, "distribution": item.distribution or None,
              "stand_in": item.stand_in, "alone_s": item.alone_s, "shared_s": item.shared_s,
-             "rollouts_s": item.rollouts_s, "failed_rollouts": dict(item.failed), "errors": item.errors}
+             "evaluation_s": item.evaluation_s, "rollouts_s": item.rollouts_s,
+             "failed_rollouts": dict(item.failed), "errors": item.errors}
             for item in view.plugins],
-        "processes": [
-            {"attempt": item.number, "from_step": item.from_step, "seconds": item.seconds, "forced": list(item.forced),
-             "undone": {"seconds": item.undone_s, "steps": item.undone_steps, "rollouts": item.undone_rollouts}}
-            for item in view.attempts],
+        "processes": [process(item) for item in view.attempts],
         "counted": {purpose.value: dict(side.counted) for purpose, side in view.rollouts.items()},
-        "notices": [{"kind": event.kind, "step": event.step, "elapsed_s": event.elapsed_s, "message": message(event)}
-                    for event in view.notices],
+        "notices": [{"kind": event.kind, "step": event.step, "elapsed_s": event.elapsed_s, "evaluating": evaluating,
+                     "message": message(event)} for event, evaluating in view.notices],
     }
 
 
@@ -67,19 +69,12 @@ def a_step(phases: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(found) if found else None
 
 
-def hops(view: RunView) -> list[dict[str, Any]]:
-    """Each hop of the rollouts: the time of all, the mean and the longest, and whose work it is."""
-    total, count = view.hops.seconds or 1.0, max(1, view.hops.rollouts)
-    return [{"hop": name, "seconds": hop.total, "share": hop.total / total, "mean_s": hop.total / count,
-             "longest_s": hop.longest, "work": of_hop(name)} for name, hop in view.hops.in_order()]
-
-
 def unscored(view: RunView) -> list[str]:
     """Why the run can be no result; empty where it can."""
     if view.tally.scored:
         return []
-    reasons = [*view.started.get("unscored", ()), *(f"forced to go on although {difference}"
-                                                    for attempt in view.attempts for difference in attempt.forced)]
+    reasons = [*dict.fromkeys([*view.started.get("unscored", ()), *view.tally.evaluated.get("unscored", ())]),
+               *(f"forced to go on although {difference}" for difference in view.tally.forced)]
     return reasons or ["its journal says so, without a reason"]
 
 

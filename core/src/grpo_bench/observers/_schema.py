@@ -1,32 +1,54 @@
-"""What has to hold of a journal's events before a view is made of them.
+"""What has to hold of a run's journals before a view is made of them.
 
 The journal itself guarantees whole lines, JSON and gapless numbers. Here each kind names the keys of its data that some
 view reads, with their types; other keys may be there, and are not looked at. Times and what is drawn must be finite and
-of a sane size; a loss may be anything, since training does diverge. Text must be text that can be written again.
+of a sane size; a loss may be anything, since training does diverge. Text must be text that can be written again. A
+journal holds the kinds of its part of the run, the training or its deferred evaluation, and begins with one of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..contract import End, Event, Kind, Purpose, RunFolderError, Status
-from .journal import FILE, read_events
+from ._checks import (
+    Check, anything, count, figure, flag, list_of, made_of, map_of, moment, number, one_of, or_none, seconds, shown,
+    text,
+)
+from .journal import EVALUATION, FILE, journal_sha256, read_events
 
-Check = Callable[[Any], str]
-"""Says what a value should be, or nothing where it is that."""
-
-_MOST_SECONDS, _MOST, _LARGEST, _DEEPEST = 1e10, 2**53, 1e15, 32
 _MISSING = object()
+_BEGINNINGS = (Kind.RUN_STARTED, Kind.EVALUATION_STARTED)
+_EVALUATING = frozenset({
+    Kind.EVALUATION_STARTED, Kind.PHASE, Kind.ROLLOUT, Kind.REFIT, Kind.VALIDATION, Kind.ALARM, Kind.STALL,
+    Kind.RESUMED, Kind.ERROR, Kind.RUN_ENDED})
 
 
 def read_run(folder: Path) -> Iterator[Event]:
-    """The events of a run folder's journal, in order; RunFolderError names the line that no view can be made of."""
-    path = folder / FILE if folder.is_dir() else folder
-    checker = Checker()
-    for event in read_events(folder):
+    """The events of a run in order: those of its training, then those of its deferred evaluation where that has begun.
+    RunFolderError names the line that no view can be made of."""
+    yield from read_training(folder)
+    training, evaluation = folder / FILE, folder / EVALUATION / FILE
+    if not evaluation.is_file():
+        return
+    sha256 = journal_sha256(training)
+    for event in _checked(evaluation, Checker(Kind.EVALUATION_STARTED)):
+        if event.seq == 0 and event.data["training_sha256"] != sha256:
+            raise RunFolderError(f"{evaluation} evaluates another training than {training} records: that has the "
+                                 f"SHA-256 {sha256}, not {event.data['training_sha256']}",
+                                 hint=f"restore {training.name} from a copy: nothing writes to it any more")
+        yield event
+
+
+def read_training(folder: Path) -> Iterator[Event]:
+    """The events of a run's training alone."""
+    return _checked(folder / FILE if folder.is_dir() else folder, Checker())
+
+
+def _checked(path: Path, checker: Checker) -> Iterator[Event]:
+    for event in read_events(path):
         if wrong := checker.check(event):
             raise RunFolderError(f"{path}, line {event.seq + 1}: {wrong}",
                                  hint="the journal was changed, or another version of grpo-bench wrote it")
@@ -34,11 +56,14 @@ def read_run(folder: Path) -> Iterator[Event]:
 
 
 class Checker:
-    """Checks the events of one journal, fed in order."""
+    """Checks the events of one journal, fed in order: of a training, or of an evaluation where it begins with that."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning: Kind = Kind.RUN_STARTED) -> None:
+        self._beginning = beginning
+        self._evaluates = beginning == Kind.EVALUATION_STARTED
         self._now = 0.0
         self._metric: str | None = None
+        self._steps: frozenset[int] = frozenset()
 
     def check(self, event: Event) -> str:
         """What is wrong with an event, or nothing."""
@@ -48,167 +73,100 @@ class Checker:
             value = event.data.get(name, _MISSING)
             if value is _MISSING:
                 if required:
-                    return f"a {event.kind} event should have {name}"
+                    return f"{_a(event.kind)} event should have {name}"
             elif should := check(value):
-                return f"{name} of a {event.kind} event should {should}, not {_shown(value)}"
+                return f"{name} of {_a(event.kind)} event should {should}, not {shown(value)}"
         return self._across(event)
 
     def _head(self, event: Event) -> str:
         kind: object = event.kind
         if not isinstance(kind, str) or kind not in _RULES:
-            return f"{_shown(kind)} is no kind of event that this version knows"
+            return f"{shown(kind)} is no kind of event that this version knows"
         if not isinstance(event.data, Mapping):
-            return f"data of a {kind} event should be an object, not {_shown(event.data)}"
-        for name, value, check in (("at", event.at, _text), ("elapsed_s", event.elapsed_s, _seconds),
-                                   ("step", event.step, _or_none(_count))):
+            return f"data of {_a(kind)} event should be an object, not {shown(event.data)}"
+        for name, value, check in (("at", event.at, moment), ("elapsed_s", event.elapsed_s, seconds),
+                                   ("step", event.step, or_none(count))):
             if should := check(value):
-                return f"{name} should {should}, not {_shown(value)}"
+                return f"{name} should {should}, not {shown(value)}"
         return ""
 
     def _across(self, event: Event) -> str:
-        """What a single event cannot tell: the first is RUN_STARTED, time does not go back within an attempt, and a
-        validation has the metric that the run is about."""
-        if (event.seq == 0) != (event.kind == Kind.RUN_STARTED):
-            return f"a run begins with one run_started event, and only with that; this is {event.kind}"
+        """What a single event cannot tell: the first says what the journal is of, time does not go back within an
+        attempt, and a validation has the metric that the run is about."""
+        if (event.seq == 0) != (event.kind in _BEGINNINGS) or (event.seq == 0 and event.kind != self._beginning):
+            part = "an evaluation" if self._evaluates else "a run"
+            return f"{part} begins with one {self._beginning} event, and only with that; this is {event.kind}"
+        if self._evaluates and event.kind not in _EVALUATING:
+            return f"an evaluation has no {event.kind} event"
         if event.kind != Kind.RESUMED and event.elapsed_s < self._now:
             return f"elapsed_s goes back from {self._now} to {event.elapsed_s}"
         self._now = event.elapsed_s
-        if event.kind == Kind.RUN_STARTED:
-            self._metric = event.data["metric"]
+        if event.kind in _BEGINNINGS:
+            return self._begin(event.data)
         if event.kind == Kind.VALIDATION:
-            needed = ["accuracy", self._metric or "accuracy", "pass_k" if event.data["k"] > 1 else "accuracy"]
-            if missing := [metric for metric in needed if metric not in event.data["metrics"]]:
-                return f"metrics of a validation event should have {missing[0]}"
+            return self._validation(event)
         if event.kind == Kind.STEP and event.step is None:
             return "a step event should have a step"
         return ""
 
+    def _begin(self, data: Mapping[str, Any]) -> str:
+        self._metric = data["metric"]
+        steps = [checkpoint["step"] for checkpoint in data["checkpoints"]] if self._evaluates else []
+        self._steps = frozenset(steps)
+        return "" if steps == sorted(self._steps) else "checkpoints should be in the order of their steps"
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        return "be text"
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return "be text without lone surrogates"
-    return ""
-
-
-def _flag(value: Any) -> str:
-    return "" if isinstance(value, bool) else "be true or false"
-
-
-def _whole(value: Any) -> str:
-    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
-    return "" if fits else "be an integer below 2^53"
-
-
-def _count(value: Any) -> str:
-    return "" if not _whole(value) and value >= 0 else "be a count"
-
-
-def _seconds(value: Any) -> str:
-    fits = _is_number(value) and 0 <= value <= _MOST_SECONDS
-    return "" if fits else "be seconds: a finite number, 0 or more"
-
-
-def _figure(value: Any) -> str:
-    fits = _is_number(value) and abs(value) <= _LARGEST
-    return "" if fits else f"be a number between -{_LARGEST:g} and {_LARGEST:g}"
-
-
-def _number(value: Any) -> str:
-    """Any at all: NaN and infinity too."""
-    return "" if isinstance(value, float) or not _whole(value) else "be a number"
-
-
-def _is_number(value: Any) -> bool:
-    return math.isfinite(value) if isinstance(value, float) else not _whole(value)
-
-
-def _anything(value: Any, depth: int = 0) -> str:
-    """Free data: its texts must be writable, and nothing in it something that JSON has no word for."""
-    if isinstance(value, str):
-        return _text(value)
-    if depth > _DEEPEST:
-        return "be less deeply nested"
-    if isinstance(value, Mapping):
-        inner = (*value.keys(), *value.values())
-        return next((wrong for item in inner if (wrong := _anything(item, depth + 1))), "")
-    if isinstance(value, list | tuple):
-        return next((wrong for item in value if (wrong := _anything(item, depth + 1))), "")
-    return "" if value is None or isinstance(value, int | float) else "be plain data"
-
-
-def _or_none(check: Check) -> Check:
-    return lambda value: "" if value is None or not (should := check(value)) else f"{should}, or null"
-
-
-def _one_of(choices: type) -> Check:
-    known = frozenset(str(choice) for choice in choices)  # type: ignore[attr-defined]
-    return lambda value: "" if isinstance(value, str) and value in known else f"be one of {', '.join(sorted(known))}"
-
-
-def _map_of(check: Check) -> Check:
-    def each(value: Any) -> str:
-        if not isinstance(value, Mapping):
-            return "be an object"
-        for key, item in value.items():
-            if should := _text(key) or check(item):
-                return f"have under {_shown(key)} what should {should}"
+    def _validation(self, event: Event) -> str:
+        needed = ["accuracy", self._metric or "accuracy", "pass_k" if event.data["k"] > 1 else "accuracy"]
+        if missing := [metric for metric in needed if metric not in event.data["metrics"]]:
+            return f"metrics of a validation event should have {missing[0]}"
+        if self._evaluates and event.step not in self._steps:
+            return f"a validation of step {event.step}, of which the evaluation has no checkpoint"
         return ""
-    return each
 
 
-def _list_of(check: Check) -> Check:
-    def each(value: Any) -> str:
-        if not isinstance(value, list | tuple):
-            return "be a list"
-        return next((f"hold items that {should}" for item in value if (should := check(item))), "")
-    return each
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeu' else 'a'} {kind}"
 
 
-def _shown(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_OBJECT = _map_of(_anything)
+_OBJECT = map_of(anything)
 _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be absent
     Kind.RUN_STARTED: {
-        "run": _text, "profile": _text, "seed": _count, "target": _or_none(_figure), "metric": _or_none(_text),
-        "max_steps": _count, "prompts_per_step": _count, "generations_per_prompt": _count, "scored": _flag,
-        "settings?": _OBJECT, "parts?": _map_of(_OBJECT), "tasks?": _OBJECT, "placements?": _map_of(_OBJECT),
-        "unscored?": _list_of(_text)},
-    Kind.PHASE: {"phase": _text},
+        "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": or_none(text),
+        "max_steps": count, "prompts_per_step": count, "generations_per_prompt": count, "scored": flag,
+        "settings?": _OBJECT, "parts?": map_of(_OBJECT), "tasks?": _OBJECT, "placements?": map_of(_OBJECT),
+        "unscored?": list_of(text)},
+    Kind.PHASE: {"phase": text},
     Kind.ROLLOUT: {
-        "rollout_id": _text, "group_id": _count, "task_id": _text, "purpose": _one_of(Purpose), "end": _one_of(End),
-        "cause": _or_none(_text), "message": _or_none(_text), "reward": _or_none(_figure), "turns": _count,
-        "sampled_tokens": _count, "durations": _map_of(_seconds), "worker?": _or_none(_count), "attempt?": _count,
-        "counters?": _map_of(_count)},
-    Kind.GROUP: {"group_id": _count, "target": _count},
+        "rollout_id": text, "group_id": count, "task_id": text, "purpose": one_of(Purpose), "end": one_of(End),
+        "cause": or_none(text), "message": or_none(text), "reward": or_none(figure), "turns": count,
+        "sampled_tokens": count, "durations": map_of(seconds), "worker?": or_none(count), "attempt?": count,
+        "counters?": map_of(count)},
+    Kind.GROUP: {"group_id": count, "target": count},
     Kind.BATCH: {
-        "rollouts": _count, "reward_mean": _or_none(_figure), "masked?": _map_of(_count),
-        "advantage_zero_groups?": _count},
-    Kind.UPDATE: {"loss": _number, "grad_norm": _number},
-    Kind.REFIT: {"version": _count, "seconds": _seconds, "probe_difference": _or_none(_number)},
+        "rollouts": count, "reward_mean": or_none(figure), "masked?": map_of(count),
+        "advantage_zero_groups?": count},
+    Kind.UPDATE: {"loss": number, "grad_norm": number},
+    Kind.REFIT: {"version": count, "seconds": seconds, "probe_difference": or_none(number)},
     Kind.VALIDATION: {
-        "k": _count, "tasks": _count, "passed": _count, "metrics": _map_of(_figure), "standard_error": _figure,
-        "seconds": _seconds, "target_met": _flag},
-    Kind.CHECKPOINT: {"folder": _text, "what": _text, "seconds": _seconds},
-    Kind.ALARM: {"name": _text, "message": _text},
-    Kind.STALL: {"message?": _text, "seconds?": _seconds, "waiting?": _anything},
-    Kind.STEP: {"seconds": _seconds, "reward_mean": _or_none(_figure), "rollouts": _count, "sampled_tokens": _count},
+        "k": count, "tasks": count, "passed": count, "metrics": map_of(figure), "standard_error": figure,
+        "seconds": seconds, "target_met": flag},
+    Kind.CHECKPOINT: {"folder": text, "what": text, "seconds": seconds},
+    Kind.ALARM: {"name": text, "message": text},
+    Kind.STALL: {"message?": text, "seconds?": seconds, "waiting?": anything},
+    Kind.STEP: {"seconds": seconds, "reward_mean": or_none(figure), "rollouts": count, "sampled_tokens": count},
     Kind.RESUMED: {
-        "from_step": _count, "from_seq": _count, "attempt": _count, "forced": _list_of(_text), "settings?": _OBJECT},
+        "from_step": count, "from_seq": count, "attempt": count, "forced": list_of(text), "settings?": _OBJECT},
+    Kind.EVALUATION_STARTED: {
+        "run": text, "training_sha256": text, "metric": or_none(text), "target": or_none(figure), "k": count,
+        "checkpoints": list_of(made_of({"step": count, "folder": text, "updated_at": moment})), "scored": flag,
+        "unscored": list_of(text), "settings?": _OBJECT, "parts?": map_of(_OBJECT)},
     Kind.ERROR: {
-        "message": _text, "hint?": _or_none(_text), "plugin?": _or_none(_text), "role?": _or_none(_text),
-        "task?": _or_none(_text)},
+        "message": text, "hint?": or_none(text), "plugin?": or_none(text), "role?": or_none(text),
+        "task?": or_none(text)},
     Kind.RUN_ENDED: {
-        "status": _one_of(Status), "metric": _or_none(_text), "value": _or_none(_figure), "target": _or_none(_figure),
-        "steps": _count, "time_to_target_s": _or_none(_seconds), "wall_s": _seconds, "cpu_s": _or_none(_seconds),
-        "weights_sha256": _or_none(_text), "ledger": _map_of(_seconds)},
+        "status": one_of(Status), "metric": or_none(text), "value": or_none(figure), "target": or_none(figure),
+        "steps": count, "time_to_target_s": or_none(seconds), "wall_s": seconds, "cpu_s": or_none(seconds),
+        "weights_sha256": or_none(text), "ledger": map_of(seconds)},
 }
 _RULES = {kind: [(key.rstrip("?"), not key.endswith("?"), check) for key, check in keys.items()]
           for kind, keys in _KINDS.items()}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ..contract import Event
-from . import _record
+from . import _evaluation, _record
+from ._journal_view import Attempt
 from ._text import duration, name, number, taken_back
-from ._view import RunView
-from .ledger import unaccounted
+from ._view import Notice, RunView
+from .ledger import HopLedger, unaccounted
 
 _MOST_NOTICES = 40
 _BESIDE = "work beside"
@@ -63,17 +63,44 @@ def phases(view: RunView) -> str:
         f'<p class="note">The run took {duration(wall)} of wall clock from the start of its process.{note}</p>')
 
 
-def hops(view: RunView) -> str:
+def what_counts(found: Mapping[str, Any]) -> str:
+    """The phases of training and evaluation by what part of the run they are in."""
+    parts = found["parts"]
+    rows = [(Cell(swatch(item["phase"]) + escape(name(item["phase"]))),
+             *(duration(item[part] or None) for part in parts)) for item in found["phases"]
+            if max(item[part] for part in parts) >= 0.0005]
+    foot = ("sum", *(duration(sum(item[part] for item in found["phases"])) for part in parts))
+    return table(("phase", *map(name, parts)), rows, numeric_from=1, foot=foot)
+
+
+def weights(view: RunView, told: Mapping[str, Any]) -> str:
+    """What came of each checkpoint of the evaluation."""
+    found = {item.step: item.data for item in view.validations}
+    rows = []
+    for item in told["weights"]:
+        if data := found.get(item["step"]):
+            came = (number(data["metrics"][view.metric]), f"± {data['standard_error']:.3f}",
+                    f"{data['passed']} of {data['tasks']}", number(data["metrics"]["accuracy"]))
+        else:
+            came = ("–",) * 4
+        verdict = Cell("target met", "good") if item["target_met"] else Cell("" if data else "not evaluated", "work")
+        rows.append((str(item["step"]), *came, duration(item["updated_s"]), duration(item["took_s"]), verdict))
+    head = ("after step", view.metric_name, "standard error", "tasks passed", "accuracy", "updated at",
+            "evaluation took", Cell("", "work"))
+    return table(head, rows, numeric_from=0)
+
+
+def hops(ledger: HopLedger) -> str:
     rows = [(_named(escape(name(item["hop"])), item["work"]), duration(item["seconds"]), f"{item['share']:.1%}",
              duration(item["mean_s"]), duration(item["longest_s"]), Cell(escape(item["work"]), _BESIDE))
-            for item in _record.hops(view)]
+            for item in _evaluation.hops(ledger)]
     return table(("hop", "all rollouts", "share", "mean", "longest", Cell("whose work", _BESIDE)), rows, numeric_from=1)
 
 
 def stragglers(view: RunView) -> str:
     rows = [(_identifier(s.rollout_id), _identifier(s.task_id), s.purpose,
              str(s.step) if s.step is not None else "–", name(s.end), Cell(duration(s.seconds), "n"),
-             Cell(escape(f"{name(s.hop)} {duration(s.hop_seconds)}"), "work")) for s in view.hops.stragglers()]
+             Cell(escape(f"{name(s.hop)} {duration(s.hop_seconds)}"), "work")) for s in view.stragglers]
     return table(("rollout", "task", "purpose", "step", "end", Cell("time", "n"), Cell("most of it", "work")),
                  rows, numeric_from=7)
 
@@ -81,23 +108,25 @@ def stragglers(view: RunView) -> str:
 def plugins(view: RunView) -> str:
     """Time and failures by plugin."""
     rows: list[Row] = []
+    evaluated = view.evaluation is not None
     for item in view.plugins:
         failed = [f"{count:,} × {name(cause)}" for cause, count in item.failed.most_common()]
         failed += [f"{item.errors} × error that ended an attempt"] if item.errors else []
         about = f'<small class="origin">{escape(item.distribution)}</small>' if item.distribution else ""
         about += '<small class="fair">stand-in</small>' if item.stand_in else ""
         rows.append((item.role, Cell(escape(item.plugin or "–") + about), duration(item.alone_s or None),
-                     duration(item.shared_s or None), duration(item.rollouts_s or None),
+                     duration(item.shared_s or None), *([duration(item.evaluation_s or None)] if evaluated else []),
+                     duration(item.rollouts_s or None),
                      Cell(escape(", ".join(failed)) or "none", "work")))
-    head = ("role", "plugin", Cell("alone", "n"), Cell("shared", "n"), Cell("in rollouts", "n"),
-            Cell("failures", "work"))
+    head = ("role", "plugin", Cell("alone", "n"), Cell("shared", "n"),
+            *([Cell("in evaluation", "n")] if evaluated else []), Cell("in rollouts", "n"), Cell("failures", "work"))
     return table(head, rows, numeric_from=2)
 
 
-def attempts(view: RunView) -> str:
+def attempts(found: Iterable[Attempt]) -> str:
     """What each attempt took, what of it was taken back, and the differences it was forced over."""
     rows = []
-    for item in view.attempts:
+    for item in found:
         undone = taken_back(item.undone_s, item.undone_steps, item.undone_rollouts)
         forced = "<br>".join(map(escape, item.forced)) or "–"
         rows.append((str(item.number), f"step {item.from_step}" if item.from_step else "the start",
@@ -163,12 +192,14 @@ def _probe(refit: Mapping[str, Any]) -> str:
 
 def notices(view: RunView) -> str:
     """Alarms, stalls and errors; equal ones once, with their number."""
-    merged: dict[tuple[str, str], list[Event]] = {}
-    for event in view.notices:
-        merged.setdefault((event.kind, _record.message(event)), []).append(event)
-    rows = [(kind, f"{len(events)} ×" if len(events) > 1 else "once", duration(events[0].elapsed_s),
-             str(events[0].step) if events[0].step is not None else "–", Cell(escape(text), "words"))
-            for (kind, text), events in list(merged.items())[:_MOST_NOTICES]]
+    merged: dict[tuple[str, str], list[Notice]] = {}
+    for notice in view.notices:
+        merged.setdefault((notice.event.kind, _record.message(notice.event)), []).append(notice)
+    rows = []
+    for (kind, text), found in list(merged.items())[:_MOST_NOTICES]:
+        first, during = found[0].event, " of the evaluation" if found[0].evaluating else ""
+        rows.append((kind, f"{len(found)} ×" if len(found) > 1 else "once", duration(first.elapsed_s) + during,
+                     str(first.step) if first.step is not None else "–", Cell(escape(text), "words")))
     left = len(merged) - len(rows)
     more = f'<p class="note">{left} more kinds of notices are in events.jsonl.</p>' if left > 0 else ""
     head = ("kind", "how often", "first at", "step", Cell("what", "words"))

@@ -52,7 +52,8 @@ def taken_back(seconds: float, steps: int, rollouts: int) -> str:
     """What a resumption made undone of an attempt; a dash for nothing."""
     if not (seconds or rollouts):
         return "–"
-    return f"{duration(seconds)}, {counted(steps, 'step')}, {counted(rollouts, 'rollout')}"
+    undone = [counted(steps, "step")] if steps else []
+    return ", ".join([duration(seconds), *undone, counted(rollouts, "rollout")])
 
 
 def number(value: float | None, digits: int = 3) -> str:

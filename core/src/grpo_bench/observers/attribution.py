@@ -38,7 +38,8 @@ def of_hop(hop: str) -> str:
 @dataclass(slots=True)
 class PluginTime:
     """What one role's plugin took, in seconds, and what failed in it. ``plugin`` is empty where the journal does not
-    name it. ``alone_s`` and ``shared_s`` are of the critical path, ``rollouts_s`` of all rollouts together."""
+    name it. ``alone_s`` and ``shared_s`` are of the training's critical path, ``evaluation_s`` is its part of that of a
+    deferred evaluation, alone or shared, ``rollouts_s`` of all rollouts together."""
 
     role: str
     plugin: str = ""
@@ -46,6 +47,7 @@ class PluginTime:
     stand_in: bool = False
     alone_s: float = 0.0
     shared_s: float = 0.0
+    evaluation_s: float = 0.0
     rollouts_s: float = 0.0
     failed: Counter[str] = field(default_factory=Counter)
     errors: int = 0
@@ -66,9 +68,10 @@ class Failures:
             self.errors[event.data["role"]] += 1
 
 
-def plugin_times(parts: Mapping[str, Any], phases: Mapping[str, float], hops: Mapping[str, float],
-                 failures: Failures) -> list[PluginTime]:
-    """One row for each part of the run, in the order of the roles; ``parts`` is what RUN_STARTED says of them."""
+def plugin_times(parts: Mapping[str, Any], phases: Mapping[str, float], evaluation: Mapping[str, float],
+                 hops: Mapping[str, float], failures: Failures) -> list[PluginTime]:
+    """One row for each part of the run, in the order of the roles; ``parts`` is what RUN_STARTED says of them. Phases
+    are those of the training and of the ``evaluation``, hops those of all rollouts."""
     rows = {role.value: _row(role, parts.get(role, {})) for role in Role}
     for phase, seconds in phases.items():
         roles = _PHASES.get(phase, ())
@@ -77,6 +80,9 @@ def plugin_times(parts: Mapping[str, Any], phases: Mapping[str, float], hops: Ma
                 rows[role].alone_s += seconds
             else:
                 rows[role].shared_s += seconds
+    for phase, seconds in evaluation.items():
+        for role in _PHASES.get(phase, ()):
+            rows[role].evaluation_s += seconds
     for hop, seconds in hops.items():
         for role in HOPS.get(hop, ()):
             rows[role].rollouts_s += seconds
@@ -91,7 +97,7 @@ def _row(role: Role, part: Mapping[str, Any]) -> PluginTime:
 
 
 def _says_something(row: PluginTime) -> bool:
-    return bool(row.alone_s or row.shared_s or row.rollouts_s or row.failed or row.errors)
+    return bool(row.alone_s or row.shared_s or row.evaluation_s or row.rollouts_s or row.failed or row.errors)
 
 
 def _words(roles: tuple[Role, ...]) -> str:

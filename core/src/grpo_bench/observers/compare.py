@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..contract import Status
 from ._layout import grid, wrapped
 from ._plain import headline, outcome, titled
 from ._record import plain, record
@@ -18,7 +19,7 @@ from ._text import counted, duration, name
 from ._view import RunView
 from .overview import view_of
 
-_OPEN = ("interrupted", "failed")
+_OPEN = (Status.INTERRUPTED, Status.FAILED, Status.TRAINED)
 _PROSE = frozenset({"description"})
 _MOST_LINES = 40
 
@@ -39,12 +40,14 @@ def compare(a: RunView, b: RunView) -> dict[str, Any]:
     records = [record(view) for view in (a, b)]
     started = [{**view.started, **({"settings": view.settings} if view.settings else {})} for view in (a, b)]
     kept = ("run", "profile", "seed", "status", "going_on", "scored", "unscored", "metric", "value", "target", "steps",
-            "attempts", "time_to_target_s", "wall_s", "cpu_s", "validations")
+            "attempts", "time_to_target_s", "wall_s", "cpu_s", "validations", "stage", "evaluation")
     return {
         "a": {key: records[0][key] for key in kept}, "b": {key: records[1][key] for key in kept},
         "described": all("settings" in data for data in started), "warnings": list(_warnings(records, started)),
         "phases": _beside(records, "phases", "phase", ("seconds", "share", "step_median_s", "work")),
         "hops": _beside(records, "hops", "hop", ("seconds", "share", "mean_s", "longest_s", "work")),
+        "evaluation": _beside([one["evaluation"] or {"phases": []} for one in records], "phases", "phase",
+                              ("seconds", "share", "work")),
         "parts": _differences(*(_parts(data) for data in started)),
         "settings": _differences(*(data.get("settings", {}) for data in started)),
         "tasks": _differences(*(data.get("tasks", {}) for data in started)),
@@ -56,10 +59,11 @@ def _warnings(records: Sequence[Mapping[str, Any]], started: Sequence[Mapping[st
     if a["run"] == b["run"]:
         yield "both are the same run"
     for label, one in zip("AB", records):
+        steps = counted(one["steps"], "step")
         if one["going_on"]:
-            yield f"{label} is still going on: {counted(one['steps'], 'step')} so far"
+            yield f"{label} is still going on: {one['stage'] or steps + ' so far'}"
         elif one["status"] in _OPEN:
-            yield f"{label} did not come to its end: {one['status']} after {counted(one['steps'], 'step')}"
+            yield f"{label} did not come to its end: {one['stage'] or one['status'] + ' after ' + steps}"
         if one["attempts"] > 1:
             yield (f"{label} took {one['attempts']} attempts: each has a start-up of its own, and what was taken back "
                    "counts, too")
@@ -67,6 +71,10 @@ def _warnings(records: Sequence[Mapping[str, Any]], started: Sequence[Mapping[st
             yield f"{label} is not scored: {'; '.join(one['unscored'])}"
     if a["unscored"] and a["unscored"] == b["unscored"]:
         yield f"neither is scored: {'; '.join(a['unscored'])}"
+    deferred = [one["evaluation"] is not None or one["status"] == Status.TRAINED for one in (a, b)]
+    if deferred[0] != deferred[1]:
+        yield (f"the evaluation of {'AB'[deferred[1]]} is deferred; the validations of {'AB'[deferred[0]]} are part of "
+               "its training")
     for key, what in (("metric", "metrics"), ("target", "targets")):
         if a[key] != b[key]:
             yield f"{what} differ: {_value(a[key])} against {_value(b[key])}"
@@ -140,7 +148,9 @@ def _lines(data: Mapping[str, Any], width: int | None) -> Iterator[str]:
     for warning in data["warnings"]:
         yield from wrapped(f"warning: {warning}", room, 2)
     inside = None if width is None else width - 2
-    tables = [("Wall clock", _totals(data)), ("A step, median", _rows(data["phases"], "phase", "step_median_s")),
+    whose = " of the training" if any(data[side]["evaluation"] for side in "ab") else ""
+    tables = [("Time to target", _to_target(data)), (f"Wall clock{whose}", _totals(data)),
+              ("Evaluation", _evaluations(data)), ("A step, median", _rows(data["phases"], "phase", "step_median_s")),
               ("A rollout, mean", _rows(data["hops"], "hop", "mean_s"))]
     for title, rows in tables:
         if rows:
@@ -162,9 +172,28 @@ def _described(data: Mapping[str, Any], inside: int | None) -> Iterator[str]:
 def _totals(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     found = _rows(data["phases"], "phase", "seconds")
     found.append(_figures("sum", *(data[side]["wall_s"] for side in "ab")))
-    if all(data[side]["time_to_target_s"] is not None for side in "ab"):
-        found.append(_figures("time to target", *(data[side]["time_to_target_s"] for side in "ab")))
     return found
+
+
+def _to_target(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """When it was met and what came outside of that; empty where either run did not meet it."""
+    a, b = (data[side] for side in "ab")
+    if a["time_to_target_s"] is None or b["time_to_target_s"] is None:
+        return []
+    found = [_figures("time", a["time_to_target_s"], b["time_to_target_s"])]
+    if a["evaluation"] or b["evaluation"]:
+        found.append(_figures("after it", *(one["wall_s"] - one["time_to_target_s"] for one in (a, b))))
+    more = b["steps"] - a["steps"]
+    shown = f"{more:+,}".replace("-", "−") if more else "0"
+    return [*found, ("steps", *(str(one["steps"]) for one in (a, b)), shown, "")]
+
+
+def _evaluations(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    sides = [data[side]["evaluation"] for side in "ab"]
+    if not any(sides):
+        return []
+    found = _rows(data["evaluation"], "phase", "seconds")
+    return [*found, _figures("sum", *(side["wall_s"] if side else None for side in sides))]
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], key: str, figure: str) -> list[tuple[str, ...]]:
@@ -180,9 +209,10 @@ def _rows(rows: Sequence[Mapping[str, Any]], key: str, figure: str) -> list[tupl
 def _figures(title: str, a: float | None, b: float | None) -> tuple[str, ...]:
     if a is None or b is None:
         return title, duration(a), duration(b), "–", "–"
-    ratio, sign = _ratio(a, b), "+" if b > a else "−" if b < a else ""
+    ratio, more = _ratio(a, b), round(b - a, 6)
+    sign = "+" if more > 0 else "−" if more < 0 else ""
     shown = "–" if ratio is None else f"{ratio:.2f}" if ratio < 100 else f"{ratio:,.0f}"
-    return title, duration(a), duration(b), sign + duration(abs(b - a)), shown
+    return title, duration(a), duration(b), sign + duration(abs(more)), shown
 
 
 def _value(value: Any) -> str:

@@ -1,15 +1,17 @@
 """The run's only truth on disk: ``events.jsonl``, one event a line, append-only.
 
 A line counts once its newline is written. Every event reaches the operating system before the next thing happens;
-steps, checkpoints, resumptions and ends also reach the disk. A writer that dies leaves at most one torn line, the
-last: readers pass over it, and opening the journal again cuts it off. Any other damage is an error that names the line.
-A lock on the file tells other processes that the run is going on.
+steps, validations, checkpoints, resumptions and ends also reach the disk. A writer that dies leaves at most one torn
+line, the last: readers pass over it, and opening the journal again cuts it off. Any other damage is an error that names
+the line. A lock on the file tells other processes that the run is going on. A deferred evaluation has a journal of its
+own in the folder ``eval``; it begins with the hash of the training's, which is not written again.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -21,7 +23,10 @@ from ..contract.codec import from_jsonable, to_jsonable
 from .durable import sync
 
 FILE = "events.jsonl"
-_DURABLE = frozenset({Kind.RUN_STARTED, Kind.STEP, Kind.CHECKPOINT, Kind.RESUMED, Kind.ERROR, Kind.RUN_ENDED})
+EVALUATION = "eval"
+"""The folder in a run's that holds the journal of its deferred evaluation."""
+_DURABLE = frozenset({Kind.RUN_STARTED, Kind.STEP, Kind.VALIDATION, Kind.CHECKPOINT, Kind.RESUMED,
+                      Kind.EVALUATION_STARTED, Kind.ERROR, Kind.RUN_ENDED})
 _KEYS = {"seq", "at", "elapsed_s", "kind", "step", "data"}
 
 
@@ -41,7 +46,7 @@ class Journal:
             raise RunFolderError(f"cannot open {self.path}: {error.strerror}",
                                  hint="the run folder must exist and be writable") from error
         try:
-            _lock(self._fd, self.path)
+            lock(self._fd, self.path)
             self._size, self.next_seq = _whole_lines(self._fd)
             os.ftruncate(self._fd, self._size)
             sync(folder)
@@ -127,6 +132,16 @@ def read_events(path: Path) -> Iterator[Event]:
                              hint="give the folder of a run; it holds events.jsonl") from error
 
 
+def journal_sha256(path: Path) -> str:
+    """The hash of a journal as it stands; RunFolderError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}",
+                             hint="give the folder of a run; it holds events.jsonl") from error
+
+
 def _decode(line: bytes, number: int, path: Path) -> Event:
     where = f"{path}, line {number + 1}"
     try:
@@ -147,13 +162,13 @@ def _damaged(message: str) -> RunFolderError:
     return RunFolderError(message, hint="the journal was changed or damaged; restore it from a copy")
 
 
-def _lock(fd: int, path: Path) -> None:
+def lock(fd: int, path: Path) -> None:
     """Held until the file is closed, by the end of the process at the latest."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise RunFolderError(f"{path} is being written by another process",
-                             hint="the run is going on; wait for its end or stop it") from error
+        raise RunFolderError(f"{path} is in use by another process",
+                             hint="the run is going on, or is evaluated; wait for its end or stop it") from error
     except OSError:
         pass  # a file system without locks
 

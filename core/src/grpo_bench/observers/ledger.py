@@ -23,14 +23,20 @@ _OUTSIDE = frozenset({Phase.STARTUP, Phase.SHUTDOWN})
 
 
 class PhaseLedger:
-    """Seconds by phase, in all and by step. The step of a phase is the one its event carries; start-up and shutdown
-    belong to none, and neither do steps that a resumption made undone."""
+    """Seconds by phase of one journal, in all and by step. The step of a phase is the one its event carries; start-up
+    and shutdown belong to none, and neither do steps that a resumption made undone."""
 
     def __init__(self) -> None:
         self._phase: str = Phase.STARTUP
         self._step: int | None = None
         self._since = self._now = 0.0
         self._spent: defaultdict[int | None, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._updated: dict[int, dict[str, float]] = {}
+
+    @property
+    def since_s(self) -> float:
+        """When the phase that is open began, by the clock of its attempt."""
+        return self._since
 
     def add(self, event: Event) -> None:
         if event.kind == Kind.PHASE:
@@ -38,6 +44,9 @@ class PhaseLedger:
             self._phase, self._step = event.data["phase"], event.step
         elif event.kind == Kind.RUN_ENDED:
             self._close(event.elapsed_s)
+        elif event.kind == Kind.UPDATE and event.step is not None:
+            self._close(event.elapsed_s)
+            self._updated[event.step] = _sum(self._spent[None], self._spent[event.step])
         elif event.kind == Kind.RESUMED:
             self._close(self._now)
             self._phase, self._step, self._since = Phase.STARTUP, None, 0.0
@@ -46,13 +55,17 @@ class PhaseLedger:
 
     def phases(self, until_s: float | None = None) -> dict[str, float]:
         """Phase -> seconds, in the order of the phases; the open phase counts up to ``until_s``, or not at all."""
-        total: defaultdict[str, float] = defaultdict(float)
-        for spent in self._spent.values():
-            for phase, seconds in spent.items():
-                total[phase] += seconds
+        total = _sum(*self._spent.values())
         if until_s is not None:
             total[self._phase] += max(0.0, until_s - self._since)
         return in_order(total)
+
+    def until(self, step: int, at_s: float) -> dict[str, float]:
+        """Phase -> seconds until ``at_s`` of all attempts, a moment in the update of ``step``."""
+        spent = _sum(self._updated[step], *(spent for number, spent in self._spent.items()
+                                            if number is not None and number < step))
+        spent[Phase.UPDATE] -= sum(spent.values()) - at_s
+        return in_order(spent)
 
     def steps(self) -> dict[int, dict[str, float]]:
         """Step -> phase -> seconds; what belongs to no step is left out."""
@@ -66,6 +79,14 @@ class PhaseLedger:
     def _close(self, at_s: float) -> None:
         self._spent[None if self._phase in _OUTSIDE else self._step][self._phase] += max(0.0, at_s - self._since)
         self._since = at_s
+
+
+def _sum(*parts: Mapping[str, float]) -> defaultdict[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    for spent in parts:
+        for phase, seconds in spent.items():
+            total[phase] += seconds
+    return total
 
 
 def in_order(spent: Mapping[str, float]) -> dict[str, float]:

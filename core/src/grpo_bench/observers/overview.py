@@ -11,6 +11,7 @@ from . import _plain
 from ._record import plain, record
 from ._schema import read_run
 from ._view import RunView
+from .journal import EVALUATION
 from .journal import FILE as JOURNAL
 from .report import FILE as REPORT
 from .report import save_report
@@ -19,11 +20,11 @@ from .trace import write_trace
 
 
 def view_of(folder: Path) -> RunView:
-    """What a run folder's journal says; RunFolderError where it cannot be read or no run has started."""
+    """What a run folder's journals say; RunFolderError where they cannot be read or no run has started."""
     view = RunView(read_run(folder))
     if not view.started:
         raise RunFolderError(f"{folder} holds no run that has started", hint="its events.jsonl is empty")
-    view.going_on = _is_locked(folder / JOURNAL)
+    view.going_on = any(map(_is_locked, filter(Path.is_file, (folder / JOURNAL, folder / EVALUATION / JOURNAL))))
     return view
 
 
@@ -40,7 +41,7 @@ def _is_locked(journal: Path) -> bool:
 
 
 class Overview:
-    """What the journal of ``folder`` says; ``record`` is plain data. RunFolderError where it cannot be read."""
+    """What the journals of ``folder`` say; ``record`` is plain data. RunFolderError where they cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,32 +1,33 @@
 """A run as people watch it.
 
 On a terminal: a small panel that renews itself twice a second from the event loop, without a thread. Elsewhere: one
-plain line per step and per validation. Both end with a summary. Where the last line of stdout belongs to ``--json``,
-all of this goes to stderr.
+plain line per step and per validation. A deferred evaluation is shown checkpoint by checkpoint. Both end with a
+summary. Where the last line of stdout belongs to ``--json``, all of this goes to stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..contract import Event, Kind, RunFacts, hookimpl
+from ..contract import Event, Kind, RunFacts, Status, hookimpl
 from ._layout import wrapped
 from ._panel import panel
 from ._state import RunState
-from ._text import duration, metric_label, name, number, shares, stopwatch
+from ._text import counted, duration, metric_label, name, number, shares, stopwatch
 from .report import FILE as REPORT
 
 _REFRESH_S = 0.5
 _LABEL = 15
 _ENDS = {
     "target_met": ("target met", "bold green"), "target_missed": ("target missed", "bold yellow"),
-    "completed": ("completed", "bold green"), "failed": ("failed", "bold red"),
+    "completed": ("completed", "bold green"), "trained": ("trained", "bold green"), "failed": ("failed", "bold red"),
     "interrupted": ("interrupted", "bold yellow"),
 }
 _NOTICES = {Kind.ALARM: "note", Kind.STALL: "stalled", Kind.ERROR: "error"}
@@ -104,10 +105,17 @@ class Progress:
     def _line(self, event: Event) -> None:
         state = self._state
         if event.kind == Kind.VALIDATION:
-            when = f"after step {event.step}" if event.step else "before the first step"
-            self._console.print(f"{_value(state)}  {when}  elapsed {stopwatch(state.elapsed_s)}", soft_wrap=True)
+            when = (f"step {event.step}, checkpoint {state.place[0]} of {len(state.weights)}" if state.weights else
+                    f"after step {event.step}" if event.step else "before the first step")
+            parts = [_value(state), when, f"elapsed {stopwatch(state.elapsed_s)}"]
+            if state.weights and not event.data["target_met"] and (left := state.left_s()):
+                parts.append(f"~{stopwatch(left)} to the last")
+            self._print(*parts)
+        elif event.kind == Kind.EVALUATION_STARTED:
+            self._print(f"evaluates {_steps(state.weights)}")
         elif event.kind == Kind.RESUMED:
-            self._console.print(f"attempt {event.data['attempt']} goes on after step {state.step}", soft_wrap=True)
+            which, step = (" of the evaluation", event.data["from_step"]) if state.weights else ("", state.step)
+            self._print(f"attempt {event.data['attempt']}{which} goes on after step {step}")
         elif event.kind == Kind.STEP:
             parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
             parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
@@ -115,23 +123,32 @@ class Progress:
             parts += [f"{number(state.rate, 0)} tokens/s"] if state.rate else []
             parts += [f"elapsed {stopwatch(state.elapsed_s)}"]
             parts += [f"~{stopwatch(left)} to step {state.max_steps}"] if (left := state.left_s()) else []
-            self._console.print("  ".join(parts), soft_wrap=True)
+            self._print(*parts)
+
+    def _print(self, *parts: str) -> None:
+        self._console.print("  ".join(parts), soft_wrap=True)
 
     def _summary(self, summary: dict[str, Any]) -> list[Text]:
         words, style = _ENDS.get(summary["status"], (summary["status"], "bold"))
-        head = Text(words, style=style)
+        head, evaluation = Text(words, style=style), summary["evaluation"]
         if summary["value"] is not None:
             label = metric_label(summary["metric"], self._state.k)
             error = f" ± {self._state.standard_error:.3f}" if self._state.standard_error is not None else ""
             target = f" (target {summary['target']:g})" if summary["target"] is not None else ""
             head.append(f": {label} {summary['value']:.3f}{error}{target}", style="not bold")
-        head.append(f" after {summary['steps']} step{'' if summary['steps'] == 1 else 's'}", style="not bold")
+        head.append(f" after {counted(summary['steps'], 'step')}", style="not bold")
         to_target = summary["time_to_target_s"]
         rows = [("time to target", duration(to_target))] if to_target is not None else []
-        cpu = f", {duration(summary['cpu_s'])} of CPU" if summary["cpu_s"] is not None else ""
-        rows.append(("time in all", f"{duration(summary['wall_s'])}{cpu}"))
-        went = ", ".join(f"{name(phase)} {share:.0%}" for phase, share in shares(summary["ledger"]))
+        if evaluation is not None:
+            rows += [("training", duration(summary["wall_s"])), ("evaluation", _took(evaluation) + (
+                f", {evaluation['evaluated']} of {counted(evaluation['checkpoints'], 'checkpoint')}"))]
+        else:
+            rows.append(("time in all", _took(summary)))
+        spent = shares((evaluation or summary)["ledger"])
+        went = ", ".join(f"{name(phase)} {share:.0%}" for phase, share in spent)
         rows += [("of which", went)] if went else []
+        if summary["status"] == Status.TRAINED:
+            rows.append(("to evaluate", _steps(self._state.saved)))
         return [head, *(self._row(key, value) for key, value in rows)]
 
     def _row(self, key: str, value: str) -> Text:
@@ -145,6 +162,17 @@ def _value(state: RunState) -> str:
     error = f" ± {state.standard_error:.3f}" if state.standard_error is not None else ""
     target = f" (target {state.target:g})" if state.target is not None else ""
     return f"{state.metric_name} {number(state.value)}{error}{target}"
+
+
+def _took(times: Mapping[str, Any]) -> str:
+    cpu = f", {duration(times['cpu_s'])} of CPU" if times["cpu_s"] is not None else ""
+    return duration(times["wall_s"]) + cpu
+
+
+def _steps(weights: Sequence[int]) -> str:
+    """``4 checkpoints, steps 5 to 8``."""
+    which = f", step {weights[0]}" if len(weights) == 1 else f", steps {weights[0]} to {weights[-1]}" if weights else ""
+    return counted(len(weights), "checkpoint") + which
 
 
 def _can_draw(console: Console) -> bool:

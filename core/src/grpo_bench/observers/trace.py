@@ -4,7 +4,8 @@ One process of the trace is the engine, with a track each for its phases, its st
 checkpoints; the others are the rollout workers, with as many tracks as rollouts ran at once there. The bar of a rollout
 begins when it got its place; inside it stand the totals of its hops in their usual order, replies before tool calls,
 since the journal does not say how they alternate. Curves show rollouts in flight and waiting, groups that wait for
-their step, reward, metric and speed. Attempts follow each other after a gap of fixed width.
+their step, reward, metric and speed. Attempts follow each other after a gap of fixed width, and so does a deferred
+evaluation after its training.
 
 Events are written as they come, some at a time, so that neither a long run needs much memory nor its end much time;
 only the counts of rollouts in flight wait for the end of an attempt. Until then the file is called
@@ -73,6 +74,7 @@ class TraceFile:
         self._groups: dict[int, int] = {}
         self._saved: dict[int, dict[int, int]] = {0: {}}
         self._metric: str | None = None
+        self._part = ""
         self._attempt = 1
         self._file.name("engine", _ENGINE)
         for track, title in ((_PHASES, "phases"), (_STEPS, "steps"), (_WORK, "refits, validations, checkpoints"),
@@ -82,6 +84,9 @@ class TraceFile:
     def add(self, event: Event) -> None:
         if event.kind == Kind.RESUMED:
             self._resume(event)
+        elif event.kind == Kind.EVALUATION_STARTED:
+            self._process(event, "trained, then evaluated", 1)
+            self._part = "evaluation, "
         now = self._now = self._offset + event.elapsed_s
         data, step = event.data, event.step
         match event.kind:
@@ -121,20 +126,23 @@ class TraceFile:
         self._file.finish()
 
     def _resume(self, event: Event) -> None:
+        self._process(event, "interrupted, then resumed", event.data["attempt"], from_step=event.data["from_step"])
+        self._groups = dict(self._saved.get(event.data["from_step"], {}))
+
+    def _process(self, event: Event, why: str, attempt: int, **about: Any) -> None:
+        """Another process goes on, on a clock of its own."""
         self._end_attempt()
-        self._file.bar("interrupted, then resumed", _ENGINE, _ATTEMPTS, self._now, self._now + _GAP_S,
-                       {"from_step": event.data["from_step"], "resumed_at": event.at})
+        self._file.bar(why, _ENGINE, _ATTEMPTS, self._now, self._now + _GAP_S, {**about, "began_at": event.at})
         self._offset = self._began = self._now + _GAP_S
         self._free_at = dict.fromkeys(self._free_at, self._offset)
         self._lanes = {worker: _Lanes([(self._offset, lane + 1) for lane in range(lanes.count)], lanes.count)
                        for worker, lanes in self._lanes.items()}
-        self._groups = dict(self._saved.get(event.data["from_step"], {}))
-        self._attempt = event.data["attempt"]
+        self._attempt = attempt
         self._phase = (Phase.STARTUP, self._offset, None)
 
     def _end_attempt(self) -> None:
         self._close_phase()
-        self._file.bar(f"attempt {self._attempt}", _ENGINE, _ATTEMPTS, self._began, self._now)
+        self._file.bar(f"{self._part}attempt {self._attempt}", _ENGINE, _ATTEMPTS, self._began, self._now)
         self._count_rollouts()
         del self._asked[:], self._started[:], self._ended[:]
 

@@ -1,9 +1,10 @@
 """Every rollout that trained or validated, as JSON lines: ``trajectories/step-00001.jsonl`` holds the groups of step 1,
-``validation-00005.jsonl`` the validation after step 5.
+``validation-00005.jsonl`` the validation of the weights after step 5, whenever that was.
 
 A line is one rollout: the fields of :class:`Trajectory`, each turn with its token ids as plain lists and its
 log-probabilities with the digits that give the same float32 back. When a run is resumed, what its history no longer
-holds goes: rollouts of groups that were not finished at the checkpoint, and validations after it.
+holds goes: rollouts of groups that were not finished at the checkpoint, and validations after it. A deferred evaluation
+takes nothing back: weights that are evaluated again have their file replaced.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from ..contract import (
     Cause, End, Event, Failure, FinishReason, Group, GrpoBenchError, Kind, Purpose, RunFacts, RunFolderError,
-    TokenSequence, Trajectory, Turn, ValidationReport, canonical, hookimpl,
+    TokenSequence, Trajectory, Turn, ValidationReport, canonical, divided, hookimpl,
 )
 from ..contract.values import Floats
 from .durable import sync
@@ -39,7 +41,7 @@ class TrajectoryWriter:
 
     @hookimpl
     def event(self, event: Event) -> None:
-        if event.kind == Kind.RESUMED:
+        if event.kind == Kind.RESUMED and not divided(self._history)[1]:
             self._forget(event, canonical([*self._history, event]))
             self._history = ()
 
@@ -54,19 +56,21 @@ class TrajectoryWriter:
 
     @hookimpl
     def group_finished(self, group: Group) -> None:
-        self._append(f"step-{group.target + 1:05d}.jsonl", group.trajectories)
+        with self._writing(f"step-{group.target + 1:05d}.jsonl") as path, path.open("a+b") as file:
+            _end_torn_line(file.fileno())
+            file.writelines(map(_line, map(_to_json, group.trajectories)))
 
     @hookimpl
     def validated(self, report: ValidationReport, groups: list[Group]) -> None:
         rollouts = (rollout for group in groups for rollout in group.trajectories)
-        self._append(f"validation-{report.step:05d}.jsonl", rollouts)
+        with self._writing(f"validation-{report.step:05d}.jsonl") as path:
+            _replace(path, map(_to_json, rollouts))
 
-    def _append(self, name: str, rollouts: Iterable[Trajectory]) -> None:
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
         try:
             self._folder.mkdir(exist_ok=True)
-            with (self._folder / name).open("a+b") as file:
-                _end_torn_line(file.fileno())
-                file.writelines(map(_line, map(_to_json, rollouts)))
+            yield self._folder / name
             self._unsynced.add(name)
         except OSError as error:
             raise GrpoBenchError(f"cannot write {self._folder / name}: {error.strerror}",
@@ -80,12 +84,18 @@ class TrajectoryWriter:
                 continue
             rollouts = [raw for raw in _read(file) if kind == "step" and raw["group_id"] in kept]
             if rollouts:
-                written = file.with_suffix(".writing")
-                written.write_bytes(b"".join(map(_line, rollouts)))
-                sync(written)
-                written.rename(file)
+                _replace(file, rollouts)
             else:
                 file.unlink()
+
+
+def _replace(path: Path, rollouts: Iterable[dict[str, Any]]) -> None:
+    """Write a file whole, or leave it as it was."""
+    written = path.with_suffix(".writing")
+    with written.open("wb") as file:
+        file.writelines(map(_line, rollouts))
+    sync(written)
+    written.rename(path)
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
