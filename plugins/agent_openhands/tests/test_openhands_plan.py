@@ -33,6 +33,15 @@ def test_the_benchmarks_agent_is_known() -> None:
     assert (facts["openhands"], facts["max_turns"], facts["agent_timeout_s"]) == ("0.62.0", 30, 1800.0)
 
 
+def test_facts_hold_the_hashes_of_the_templates(tmp_path: Path) -> None:
+    own = describe(config(), site())["templates_sha256"]
+    assert own["system"] is None and len(own["user"]) == 64
+    template = tmp_path / "t.j2"
+    template.write_bytes(b"Repair it.\r\n")
+    given = describe(config(system_template=template, user_template=template), site())["templates_sha256"]
+    assert given == dict.fromkeys(["system", "user"], hashlib.sha256(b"Repair it.\r\n").hexdigest())
+
+
 @pytest.mark.parametrize(("changes", "settings", "words"), [
     ({"tools": {**TOOLS, "think": "0" * 64}}, {}, "tool think has digest 000000000000, the benchmark's 6366dd459e63"),
     ({"tools": {name: TOOLS[name] for name in list(TOOLS)[1:]}}, {}, "tool execute_bash is missing"),
@@ -45,6 +54,7 @@ def test_a_difference_is_an_error_or_a_remark(changes: Any, settings: Any, words
     with pytest.raises(PlanError, match="not the benchmark's") as error:
         describe(config(tools="benchmark-exact", **settings), site(**changes))
     assert words in error.value.message
+    assert isinstance(error.value, Missing) == bool(changes)
     assert words in describe(config(**settings), site(**changes))["benchmark_agent"]
 
 
@@ -71,7 +81,7 @@ def test_a_template_is_the_one_it_should_be(tmp_path: Path) -> None:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     facts = describe(config(user_template=path, user_template_sha256=digest), site())
     assert facts["user_template"] == f"{path} ({digest[:12]})"
-    with pytest.raises(PlanError, match=f"its SHA-256 is {digest}, not {'0' * 64}"):
+    with pytest.raises(Missing, match=f"its SHA-256 is {digest}, not {'0' * 64}"):
         describe(config(user_template=path, user_template_sha256="0" * 64), site())
 
 

@@ -60,10 +60,11 @@ def test_a_file_that_should_be_another_is_refused(toy):
     right = describe(made(toy), SITE)["tasks"]["train"]
     expected = {"bytes": right["bytes"], "sha256": right["sha256"]}
     assert describe(made(toy, train_expected=expected), SITE)
-    with pytest.raises(PlanError, match="should have 1"):
-        describe(made(toy, train_expected=expected | {"bytes": 1}), SITE)
-    with pytest.raises(PlanError, match="has SHA-256"):
-        describe(made(toy, train_expected=expected | {"sha256": "0" * 64}), SITE)
+    for wrong, said in (({"bytes": 1}, "should have 1"), ({"sha256": "0" * 64}, f"should have {'0' * 64}")):
+        with pytest.raises(Missing) as raised:
+            describe(made(toy, train_expected=expected | wrong), SITE)
+        assert [item.startswith("train tasks: ") and item.endswith(said) for item in raised.value.items] == [True]
+        assert list(raised.value.facts["tasks"]) == ["validation"]
 
 
 def test_paths_may_start_at_home(monkeypatch, tmp_path):

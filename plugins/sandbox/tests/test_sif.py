@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from grpo_bench_sandbox.sif import SifError, SquashFS, squashfs_of, this_machine
+from grpo_bench_sandbox.sif import SifError, SquashFS, check_squashfs, squashfs_of, this_machine
 
 CODES = {"amd64": b"02", "arm64": b"04"}
 
@@ -82,3 +82,30 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         squashfs_of(tmp_path / "none.sif")
     with pytest.raises(SifError, match="directory"):
         squashfs_of(tmp_path)
+
+
+def squashfs(magic: bytes = b"hsqs", major: int = 4, used: int = 96) -> bytes:
+    """The head of a root filesystem, as far as it is looked at, in 4096 bytes."""
+    return (magic + bytes(24) + struct.pack("<2H8xQ", major, 0, used)).ljust(4096, b"\0")
+
+
+def test_the_head_of_a_squashfs(tmp_path: Path) -> None:
+    path = write(tmp_path, bytes(100) + squashfs(used=4096))
+    check_squashfs(path, SquashFS(100, 4096, "amd64"))
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (squashfs(magic=b"sqsh"), "its root filesystem is no squashfs"),
+    (squashfs(major=3), "has a squashfs of version 3.0, and kernels mount version 4"),
+    (squashfs(used=4097), "its squashfs uses 4097 bytes, and has room for 4096"),
+    (squashfs(used=48), "its squashfs uses 48 bytes"),
+    (squashfs()[:47], "is truncated: the file ends before its root filesystem does"),
+])
+def test_a_squashfs_that_cannot_be_mounted(tmp_path: Path, content: bytes, said: str) -> None:
+    with pytest.raises(SifError, match=said):
+        check_squashfs(write(tmp_path, bytes(100) + content), SquashFS(100, 4096, "amd64"))
+
+
+def test_an_image_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(SifError, match="cannot read the image"):
+        check_squashfs(tmp_path / "none.sif", SquashFS(100, 4096, "amd64"))

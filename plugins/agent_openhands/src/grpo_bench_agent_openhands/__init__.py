@@ -13,6 +13,7 @@ plugin = Plugin(
     env=WorkerEnv("openhands", "grpo_bench_agent_openhands/env.toml",
                   "grpo_bench_agent_openhands.inventory:inventory"),
     describe="grpo_bench_agent_openhands.plan:describe",
+    preflight="grpo_bench_agent_openhands.preflight:preflight",
     capabilities=Capabilities(prompt=frozenset({"statement", "workdir"}), sandbox=frozenset({"spawn"}),
                               form="program"),
 )

@@ -1,5 +1,5 @@
-"""What the benchmark's agent sends, by digest: the tools and the system prompt of the OpenHands that it pins (revision
-0d766ad0 of its fork), taken from a request of that revision, with commands of at most 60 seconds.
+"""What the benchmark's agent sends, by digest: the tools and the system prompt of the OpenHands that it pins, taken
+from a request of that revision of its fork, with commands of at most 60 seconds.
 
 A tool's digest is that of :func:`grpo_bench_agent_openhands.inventory.digest`; the prompt's is over its text as
 rendered.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+REVISION = "0d766ad06b2be64a42e6f0175b9ebcc4a06599d9"
 TOOLS: Mapping[str, str] = {
     "execute_bash": "641b555d0056fc5b43e55c17ffa744887835d8ee55d3598e1850a55bc7595fe1",
     "think": "6366dd459e63d6fa486ded5dc13307f558ecb790a4e85692815810214be1d602",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import PlanError, Site
+from grpo_bench.contract import Missing, PlanError, Site
 
 from . import prompts
 from .benchmark import COMMAND_TIMEOUT_S, differences
@@ -22,19 +22,22 @@ def describe(config: OpenHandsConfig, site: Site) -> Mapping[str, Any]:
         raise PlanError(f"the agent's environment is built on the Python in {inventory['base_prefix']}, which cannot "
                         "be mounted over that of a sandbox", hint="build it with one that has a folder of its own, as "
                         "pyenv and uv install them: grpo-bench env build openhands --force --python PATH")
-    differing = _differences(config, inventory)
+    differing = differences_of(config, inventory)
     if differing and config.tools == "benchmark-exact":
-        raise PlanError(f"the agent is not the benchmark's: {'; '.join(differing)}",
-                        hint='use the versions of the lock, or set tools = "any"')
+        kind = PlanError if config.command_timeout_s != COMMAND_TIMEOUT_S else Missing
+        raise kind(f"the agent is not the benchmark's: {'; '.join(differing)}",
+                   hint='use the versions of the lock, or set tools = "any"')
     return {
         "openhands": inventory["versions"]["openhands-ai"], "max_turns": config.max_turns,
         "agent_timeout_s": config.agent_timeout_s, "command_timeout_s": config.command_timeout_s,
         "system_template": _named(config, "system_template"), "user_template": _named(config, "user_template"),
+        "templates_sha256": prompts.digests(config),
         "benchmark_agent": "the same tools and system prompt" if not differing else "; ".join(differing),
     }
 
 
-def _differences(config: OpenHandsConfig, inventory: Mapping[str, Any]) -> list[str]:
+def differences_of(config: OpenHandsConfig, inventory: Mapping[str, Any]) -> list[str]:
+    """In words, what the agent will send that the benchmark's does not."""
     prompt = None if config.system_template else inventory["system_prompt"]["sha256"]
     found = differences(inventory["tools"], prompt)
     if config.command_timeout_s != COMMAND_TIMEOUT_S:

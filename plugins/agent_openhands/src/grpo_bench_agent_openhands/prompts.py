@@ -15,26 +15,32 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from .config import OpenHandsConfig
 
 _JINJA = ImmutableSandboxedEnvironment(loader=DictLoader({}), undefined=StrictUndefined)
+_OWN = files("grpo_bench_agent_openhands").joinpath("user_prompt.j2")
+TEMPLATES = ("system_template", "user_template")
 _EXAMPLE = {"statement": "It is broken.", "workdir": "/testbed", "repo": "owner/name", "instance_id": "owner__name-0"}
 
 
 def check(config: OpenHandsConfig) -> None:
-    """Missing or PlanError where the templates are not there, not what they should be, or do not render."""
-    given = [(name, path) for name in ("system_template", "user_template") if (path := getattr(config, name))]
-    gone = [f"{name}: there is no file {path}" for name, path in given if not path.expanduser().is_file()]
-    if gone:
-        raise Missing(f"templates of the agent are missing: {'; '.join(gone)}", items=gone,
+    """Missing where the templates are not there or not what they should be, PlanError where they do not render."""
+    if lines := [f"{name}: {said}" for name in TEMPLATES if (said := fault(config, name))]:
+        raise Missing(f"templates of the agent are missing: {'; '.join(lines)}", items=lines,
                       hint="they come with the benchmark's reference implementation")
-    for name, path in given:
-        found, wanted = hashlib.sha256(path.expanduser().read_bytes()).hexdigest(), getattr(config, f"{name}_sha256")
-        if wanted not in (None, found):
-            raise PlanError(f"{name}: {path} is not the file it should be: its SHA-256 is {found}, not {wanted}",
-                            hint=f"set {name} to the right file, or {name}_sha256 to this one's")
     try:
         first_message(user_template(config), _EXAMPLE)
     except Exception as error:  # a template is a program, and may fail in any way
         raise PlanError(f"user_template: {config.user_template} does not render: {error}",
                         hint="it has instance, workspace_path and workspace_dir_name to work with") from error
+
+
+def fault(config: OpenHandsConfig, name: str) -> str:
+    """What is wrong with the file of a template; empty where it is as it should be, or none is named."""
+    path, wanted = getattr(config, name), getattr(config, f"{name}_sha256")
+    if path is None:
+        return ""
+    if not path.expanduser().is_file():
+        return f"there is no file {path}"
+    found = hashlib.sha256(path.expanduser().read_bytes()).hexdigest()
+    return "" if wanted in (None, found) else f"{path} is another file: its SHA-256 is {found}, not {wanted}"
 
 
 def system_template(config: OpenHandsConfig) -> str | None:
@@ -45,7 +51,14 @@ def system_template(config: OpenHandsConfig) -> str | None:
 def user_template(config: OpenHandsConfig) -> str:
     if config.user_template:
         return _text(config.user_template)
-    return files("grpo_bench_agent_openhands").joinpath("user_prompt.j2").read_text("utf-8")
+    return _OWN.read_text("utf-8")
+
+
+def digests(config: OpenHandsConfig) -> dict[str, str | None]:
+    """SHA-256 of each template's bytes; None: OpenHands' own."""
+    system, user = config.system_template, config.user_template
+    return {"system": hashlib.sha256(system.expanduser().read_bytes()).hexdigest() if system else None,
+            "user": hashlib.sha256((user.expanduser() if user else _OWN).read_bytes()).hexdigest()}
 
 
 def first_message(template: str, prompt: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ plugin = Plugin(
     factory="grpo_bench_env_r2egym.environment:make",
     worker_factory="grpo_bench_env_r2egym.environment:make_in_worker",
     describe="grpo_bench_env_r2egym.facts:describe",
+    preflight="grpo_bench_env_r2egym.preflight:preflight",
     capabilities=Capabilities(splits=frozenset({"train", "validation"}),
                               prompt=frozenset({"statement", "workdir", "repo", "instance_id"}),
                               sandbox=frozenset({"exec", "files", "spawn"})),

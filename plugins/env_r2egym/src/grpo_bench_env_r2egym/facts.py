@@ -10,60 +10,45 @@ from grpo_bench_sandbox import Backend, backend
 
 from . import files, rows
 from .config import R2EGymConfig
-from .images import find_image
+from .images_survey import survey
 from .rows import Index
-
-_NAMED = 3
-"""Missing images that are named; the others are counted."""
 
 
 def describe(config: R2EGymConfig, site: Site) -> Mapping[str, Any]:
     """Facts for the plan. PlanError where a file of tasks is wrong or time limits cannot hold, Missing with all that
-    this machine lacks."""
+    this machine lacks and the facts that are known all the same."""
     modes = 2 if config.cross_check else 1
     if config.test_timeout_s * modes > site.limits.score_s:
         raise PlanError(f"limits.score_s is {site.limits.score_s:g} s, and {modes} runs of the tests may take "
                         f"{config.test_timeout_s:g} s each", hint="raise limits.score_s or lower test_timeout_s")
     missing = files.absent(config)
-    indices = {split: files.index(config, split) for split in files.SPLITS if getattr(config, split).is_file()}
-    if not missing:
+    indices = _indices(config, missing)
+    if len(indices) == len(files.SPLITS):
         rows.check_overlap(indices["train"], indices["validation"])
-    images = _images(config, indices, missing)
+    images = survey(config.images, (place for index in indices.values() for place in index.places))
+    missing += images.lines()
     chosen = _backend(config, missing)
-    if missing:
-        raise Missing("the environment r2egym lacks something on this machine", items=missing)
-    assert chosen is not None
-    return {
-        "backend": chosen.name, **chosen.facts(config.limits), "grading": config.grading,
-        "cross_check": config.cross_check, "images": images, "sandboxes at once": config.parallel,
+    facts = {
+        **({"backend": chosen.name, **chosen.facts(config.limits)} if chosen else {}), "grading": config.grading,
+        "cross_check": config.cross_check, "images": images.kinds, "sandboxes at once": config.parallel,
         "tasks": {split: {"file": str(index.path), "tasks": len(index.places), "bytes": index.size,
                           "sha256": index.sha256} for split, index in indices.items()},
     }
+    if missing:
+        raise Missing("the environment r2egym lacks something on this machine", items=missing, facts=facts)
+    return facts
 
 
-def _images(config: R2EGymConfig, indices: Mapping[str, Index], missing: list[str]) -> dict[str, int]:
-    """How many tasks have an image of which kind."""
-    if not config.images.is_dir():
-        missing.append(f"images: no folder {config.images}")
-        return {}
-    kinds: dict[str, int] = {}
-    without: list[str] = []
-    for index in indices.values():
-        for place in index.places:
+def _indices(config: R2EGymConfig, missing: list[str]) -> dict[str, Index]:
+    """The files that are here, and are the ones they should be."""
+    found: dict[str, Index] = {}
+    for split in files.SPLITS:
+        if getattr(config, split).is_file():
             try:
-                image = find_image(config.images, place.instance_id, place.dataset)
-            except PlanError as error:
-                missing.append(f"image of {place.instance_id}: {error}")
-                continue
-            if image is None:
-                without.append(place.instance_id)
-            else:
-                kinds[image.image.root] = kinds.get(image.image.root, 0) + 1
-    if without:
-        more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
-        missing.append(f"images: {config.images} has none for {', '.join(without[:_NAMED])}{more} "
-                       "(`grpo-bench tasks images build` makes them)")
-    return kinds
+                found[split] = files.index(config, split)
+            except Missing as error:
+                missing += error.items
+    return found
 
 
 def _backend(config: R2EGymConfig, missing: list[str]) -> Backend | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_bench.contract import Missing, PlanError
+from grpo_bench.contract import Missing
 
 from . import rows
 from .config import R2EGymConfig
@@ -22,8 +22,18 @@ def absent(config: R2EGymConfig) -> list[str]:
     return lines
 
 
+def fault(config: R2EGymConfig, split: str, size: int, sha256: str | None = None) -> str:
+    """What is wrong with a file of that size and hash; empty where it is as it should be. None: not hashed."""
+    path, expected = getattr(config, split), getattr(config, f"{split}_expected")
+    if expected and size != expected.bytes:
+        return f"{path} has {size:,} bytes, and should have {expected.bytes:,}"
+    if expected and sha256 not in (None, expected.sha256):
+        return f"{path} has SHA-256 {sha256}, and should have {expected.sha256}"
+    return ""
+
+
 def indexed(config: R2EGymConfig) -> dict[str, Index]:
-    """Both files, gone through. Missing where one is not here, PlanError where one is another than it should be."""
+    """Both files, gone through. Missing where one is not here or not the one it should be."""
     if lines := absent(config):
         raise Missing("; ".join(lines), items=lines)
     found = {split: index(config, split) for split in SPLITS}
@@ -32,12 +42,11 @@ def indexed(config: R2EGymConfig) -> dict[str, Index]:
 
 
 def index(config: R2EGymConfig, split: str) -> Index:
-    """One file that is here, gone through."""
-    path, expected = getattr(config, split), getattr(config, f"{split}_expected")
-    size = path.stat().st_size
-    if expected and size != expected.bytes:
-        raise PlanError(f"{path} has {size:,} bytes, and should have {expected.bytes:,}", hint="fetch it again")
+    """One file that is here, gone through; Missing where it is not the one it should be."""
+    path = getattr(config, split)
+    if wrong := fault(config, split, path.stat().st_size):
+        raise Missing(f"{split} tasks: {wrong}")
     found = rows.index(path)
-    if expected and found.sha256 != expected.sha256:
-        raise PlanError(f"{path} has SHA-256 {found.sha256}, and should have {expected.sha256}", hint="fetch it again")
+    if wrong := fault(config, split, found.size, found.sha256):
+        raise Missing(f"{split} tasks: {wrong}")
     return found

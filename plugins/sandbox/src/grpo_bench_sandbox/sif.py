@@ -3,7 +3,8 @@
 A SIF file starts with a header (launch line, magic, version, architecture, offsets) which points at a table of
 descriptors, one for each part of the file. The root filesystem is the part of kind partition that is marked as the
 primary system; its bytes are a squashfs that a kernel can mount in place, at that offset. All numbers are
-little-endian. Nothing here needs Apptainer, and nothing of the file but the header and the table is read.
+little-endian. Nothing here needs Apptainer, and nothing of the file but the header, the table and, where that is asked
+for, the head of the squashfs is read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ and what the kind adds."""
 PARTITION = struct.Struct("<2i3s")
 """What kind partition adds: filesystem, purpose, architecture."""
 MAGIC, PARTITION_KIND, PRIMARY, SQUASHFS = b"SIF_MAGIC\0", 0x4004, 2, 1
+SUPERBLOCK = struct.Struct("<4s24x2H8xQ")
+"""The head of a squashfs, as far as it is looked at: magic, version, bytes used."""
 FILESYSTEMS = {1: "squashfs", 2: "ext3", 3: "an archive", 4: "raw", 5: "an encrypted squashfs"}
 ARCHITECTURES = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"05": "ppc64", b"06": "ppc64le",
                  b"07": "mips", b"08": "mipsle", b"09": "mips64", b"10": "mips64le", b"11": "s390x", b"12": "riscv64"}
@@ -79,6 +82,24 @@ def squashfs_of(path: Path, *, arch: str | None = None) -> SquashFS:
         raise SifError(f"{path} is for machines of {found.arch}, and this one is {wanted}",
                        hint="build the image on a machine of this kind")
     return found
+
+
+def check_squashfs(path: Path, part: SquashFS) -> None:
+    """SifError unless the root filesystem begins as a squashfs does, and all it uses is there."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(part.offset)
+            head = _part(path, file.read(SUPERBLOCK.size), SUPERBLOCK.size, "root filesystem")
+    except OSError as error:
+        raise SifError(f"cannot read the image {path}: {error.strerror}") from None
+    magic, major, minor, used = SUPERBLOCK.unpack(head)
+    if magic != b"hsqs":
+        raise SifError(f"{path} is broken: its root filesystem is no squashfs", hint="copy or build it again")
+    if major != 4:
+        raise SifError(f"{path} has a squashfs of version {major}.{minor}, and kernels mount version 4")
+    if not SUPERBLOCK.size < used <= part.size:
+        raise SifError(f"{path} is broken: its squashfs uses {used} bytes, and has room for {part.size}",
+                       hint="copy or build it again")
 
 
 def _primary(path: Path, table: bytes) -> SquashFS:
