@@ -80,6 +80,8 @@ def test_each_step_has_its_statistics(make_laptop) -> None:
 def test_the_values_of_a_benchmark_run(make_benchmark) -> None:
     header = values(parsed(make_benchmark().events, org="ACME", platform="64 of them", status="onprem",
                            poc_email="a@b.c", caches_cleared=True))
+    ruleset = {"use": "mlperf-training-6.1", "division": "open"}
+    assert values(parsed(make_benchmark(settings={"ruleset": ruleset}).events))["submission_division"] == "open"
     assert {key: header[key] for key in (
         "cache_clear", "submission_benchmark", "submission_org", "submission_division", "submission_platform",
         "submission_status", "submission_poc_email", "seed", "max_steps", "global_batch_size", "micro_batch_size",

@@ -14,7 +14,9 @@ import pytest
 from grpo_bench_rules_mlperf.config import MllogConfig
 from grpo_bench_rules_mlperf.form import Line, parse
 from grpo_bench_rules_mlperf.mllog import lines
-from grpo_bench_rules_mlperf.official import Verdict, judge_log, missing
+from grpo_bench_rules_mlperf.official import (
+    Convergence, Verdict, judge_convergence, judge_log, judge_package, missing,
+)
 from grpo_bench_rules_mlperf.training_6_1 import RULES
 
 from grpo_bench.contract import Status
@@ -28,18 +30,20 @@ def written(folder: Path, log: list[Line]) -> Path:
     return file
 
 
-def judged(folder: Path, events: Any, **identity: Any) -> Verdict:
-    return judge_log(written(folder, [parse(line) for line in lines(events, MllogConfig(**identity))]), RULES)
+def judged(folder: Path, events: Any) -> Verdict:
+    return judge_log(written(folder, [parse(line) for line in lines(events, MllogConfig())]), RULES)
 
 
 @pytest.mark.parametrize("passed", [[174], [173, 160, 251]])
 @pytest.mark.parametrize("division", ["closed", "open"])
-def test_a_benchmark_run_passes(make_benchmark, tmp_path: Path, passed: list[int], division: str) -> None:
-    assert judged(tmp_path, make_benchmark(passed).events, division=division) == Verdict({})
+def test_a_benchmark_run_passes(make_benchmark, make_deferred, tmp_path: Path, passed: list[int],
+                                division: str) -> None:
+    for make in (make_benchmark, make_deferred):
+        assert judged(tmp_path, make(passed, settings={"ruleset": {"division": division}}).events) == Verdict({})
 
 
-def test_its_own_command_says_the_same(make_benchmark, tmp_path: Path) -> None:
-    file = written(tmp_path, [parse(line) for line in lines(make_benchmark().events, MllogConfig())])
+def test_its_own_command_says_the_same(make_deferred, tmp_path: Path) -> None:
+    file = written(tmp_path, [parse(line) for line in lines(make_deferred().events, MllogConfig())])
     command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", "6.1.0",
                "--werror", "--log_output", str(tmp_path / "checker.log"), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -59,7 +63,9 @@ def test_of_something_else_it_refuses_what_the_benchmark_fixes(make_laptop, tmp_
 
 
 def test_an_open_log_of_something_else(make_laptop, tmp_path: Path) -> None:
-    verdict = judged(tmp_path, make_laptop().events, division="open")
+    settings = {"policy": {"checkpoint": "package:tiny/base", "max_context": 512}, "ruleset": {"division": "open"},
+                "sampling": {"temperature": 1.0, "top_p": 1.0}}
+    verdict = judged(tmp_path, make_laptop(more=settings).events)
     assert verdict.refused.keys() == {"max_sequence_length", "eval_samples", "eval_accuracy"}
 
 
@@ -95,19 +101,56 @@ def test_what_is_no_log_is_refused(tmp_path: Path, content: str, says: str) -> N
     assert any(says in message for message in judge_log(tmp_path / "mllog.txt", RULES).other)
 
 
-def test_nothing_reaches_the_root_logger(make_laptop, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    before = list(logging.getLogger().handlers)
+def test_nothing_is_left_behind(make_laptop, make_deferred, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    monkeypatch.chdir(tmp_path)
     judged(tmp_path, make_laptop().events)
-    assert logging.getLogger().handlers == before
+    file = written(tmp_path, [parse(line) for line in lines(make_deferred().events, MllogConfig())])
+    assert judge_convergence([file] * 3, RULES).passed
+    assert judge_package(tmp_path, RULES) != ()
+    assert (list(root.handlers), root.level) == before
     assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["mllog.txt"]
+
+
+@pytest.mark.parametrize(("prompts", "step", "passes", "words"), [
+    (16, 18, True, "RCP found"), (16, 17, False, "RCP found"), (17, 17, False, "RCP Interpolation"),
+    (17, 18, True, "RCP Interpolation"), (32, 10, True, "RCP found"), (64, 7, True, "RCP found"),
+    (54, 7, False, "RCP Interpolation"), (72, 6, False, "Missing RCP, please submit RCP with BS = 1152"),
+    (8, 33, False, "Missing RCP, please submit RCP with BS = 128"),
+    (8, 36, True, "RCP not found but slower convergence on smaller batch size")])
+def test_convergence_against_the_reference(make_deferred, tmp_path: Path, prompts: int, step: int, passes: bool,
+                                           words: str) -> None:
+    """By batch and step; our own arithmetic comes to the same."""
+    log = [parse(line) for line in lines(make_deferred([180]).events, MllogConfig())]
+    count = prompts * 16 * step
+    other = [replace(line, value=prompts * 16) if line.key == "global_batch_size" else line for line in log]
+    other = [replace(line, metadata={**line.metadata, "samples_count": count}) if line.key == "eval_accuracy" else line
+             for line in other]
+    file = written(tmp_path, other)
+    assert judge_convergence([file] * 3, RULES) == Convergence(passes, words)
+    wanted = RULES.samples_to_converge(prompts * 16)
+    assert (wanted is not None and count >= wanted) == passes
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_one_of_three_runs_may_fail_to_converge(make_deferred, tmp_path: Path, reached: bool) -> None:
+    good = written(tmp_path, [parse(line) for line in lines(make_deferred([180]).events, MllogConfig())])
+    missed = tmp_path / "missed.txt"
+    missed.write_text("\n".join(lines(make_deferred([100], status=Status.TARGET_MISSED).events, MllogConfig())))
+    found = judge_convergence([good, missed, good if reached else missed], RULES)
+    assert found == (Convergence(True, "RCP found") if reached else Convergence(False, "Insufficient convergence"))
 
 
 def test_the_benchmarks_fixed_keys_are_those_it_checks(make_benchmark, tmp_path: Path) -> None:
-    """Each is refused with another value, and each key that only has to be there passes with another."""
+    """Each is refused with another value, but the one that only our audit looks at; and each key that only has to be
+    there passes with another."""
     log = [parse(line) for line in lines(make_benchmark([180]).events, MllogConfig())]
     fixed = {line.key for line in log} & RULES.fixed_keys
     assert fixed == RULES.fixed_keys
-    for key in sorted(fixed):
+    for key in sorted(fixed - {"opt_end_learning_rate"}):
         other = [replace(line, value="other" if isinstance(line.value, str) else 0.3) if line.key == key else line
                  for line in log]
         assert key in judge_log(written(tmp_path, other), RULES).refused, key

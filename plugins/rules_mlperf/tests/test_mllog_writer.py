@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpo_bench_rules_mlperf import official, writer
+from grpo_bench_rules_mlperf import judged, official, writer
 from grpo_bench_rules_mlperf.config import MllogConfig
 from grpo_bench_rules_mlperf.mllog import lines
 from grpo_bench_rules_mlperf.training_6_1 import RULES
@@ -35,6 +35,7 @@ def findings(observer: MllogWriter, folder: Path, events: Any) -> dict[str, Find
 @pytest.fixture
 def no_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "missing", lambda rules: "mlperf-logging is not installed")
+    monkeypatch.setattr(judged, "missing", lambda rules: "mlperf-logging is not installed")
 
 
 def test_the_file_is_what_the_events_say(make_benchmark, tmp_path: Path) -> None:
@@ -74,11 +75,33 @@ def test_a_disk_that_refuses_leaves_what_was_there(make_benchmark, tmp_path: Pat
     assert os.listdir(tmp_path) == ["mllog.txt"]
 
 
-def test_it_vouches_for_its_file(make_benchmark, tmp_path: Path) -> None:
-    events = make_benchmark().events
+def test_an_evaluation_replaces_the_log_of_its_training(make_deferred, tmp_path: Path) -> None:
+    run = make_deferred([160, 180])
+    trained, evaluation = run.events[:run.base], run.events[run.base:]
+    watch(tmp_path, trained)
+    before = (tmp_path / "mllog.txt").read_text()
+    assert "block_stop" in before and "eval_start" not in before and "run_stop" not in before
+    observer = MllogWriter(CONFIG, tmp_path)
+    observer.run_started(RunFacts("r", tmp_path, {}, True, tuple(trained)))
+    for event in evaluation:
+        observer.event(event)
+        assert (tmp_path / "mllog.txt").read_text() == before
+    observer.run_ended({})
+    assert (tmp_path / "mllog.txt").read_text().splitlines() == lines(run.events, CONFIG)
+    assert (tmp_path / "mllog.txt").read_text().startswith(before.splitlines()[0])
+    again = MllogWriter(CONFIG, tmp_path)
+    again.run_started(RunFacts("r", tmp_path, {}, True, tuple(run.events[:-4])))
+    again.run_ended({})
+    assert "run_stop" not in (tmp_path / "mllog.txt").read_text()
+
+
+def test_it_vouches_for_its_file(make_deferred, tmp_path: Path) -> None:
+    events = make_deferred().events
     found = findings(watch(tmp_path, events), tmp_path, events)
     assert found["mllog"] == Finding("mllog", True, "mllog.txt is what the events say, in 93 lines")
-    assert found.keys() == {"mllog", "official checker"}
+    assert found.keys() == {"mllog", "official checker", "score", "score, inside", "score, outside", "score, sums"}
+    trained = [event for event in events if event.kind != "run_ended"]
+    assert not findings(watch(tmp_path, trained), tmp_path, trained).keys() & {"score", "score, sums"}
 
 
 @pytest.mark.usefixtures("no_checker")

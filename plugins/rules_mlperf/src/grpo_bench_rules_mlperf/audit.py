@@ -1,7 +1,13 @@
 """What the official checker does not look at, in any MLLOG of this benchmark.
 
-A log tells of one run: set-up, then blocks of training and evaluations in turn, then its end. Each check here is about
-one thing that would be wrong in a log whoever wrote it; ``audit`` returns one finding for each that does not hold.
+A log tells of one run: set-up, then blocks of training and evaluations, then its end. Evaluations either take turns
+with blocks, or all follow the training (*deferred*). A deferred log tells when weights were updated, which is before it
+tells what came of them: its last ``block_stop`` has the time of the last weight update, and ``run_stop``, which stands
+last, that of the update behind the weights of the last evaluation. These two times, and no others, may be before those
+of the lines that they follow; each has to lie between the statistics of the step before and those of its own.
+
+Each check here is about one thing that would be wrong in a log whoever wrote it; those that depend on a version of the
+rules are in ``ruled``. ``audit`` returns one finding for each that does not hold.
 """
 
 from __future__ import annotations
@@ -12,37 +18,34 @@ from typing import Any
 
 from grpo_bench.contract import Finding
 
-from .form import END, POINT, START, Line, parse
+from . import ruled
+from .form import END, POINT, START, Line
+from .reading import (
+    STATISTICS, batch_of, is_deferred, is_open, is_success, read, sample_counts, step_of, value_of, values_of,
+)
 from .rules import Rules
 
 MAX_SEED = 2**32 - 1
-Check = Callable[[Sequence[Line]], Iterator[str]]
 _ORDER = ("cache_clear", "init_start", "init_stop", "run_start", "run_stop")
-_NEXT = {"run_start": ("block_start", "eval_start"), "block_start": ("block_stop",), "block_stop": ("eval_start",),
-         "eval_start": ("eval_accuracy",), "eval_accuracy": ("eval_stop",), "eval_stop": ("block_start",),
-         "run_stop": ()}
+_IN_TURNS = {"run_start": ("block_start", "eval_start"), "block_start": ("block_stop",), "block_stop": ("eval_start",),
+             "eval_start": ("eval_accuracy",), "eval_accuracy": ("eval_stop",), "eval_stop": ("block_start",)}
+_DEFERRED = {**_IN_TURNS, "run_start": ("block_start",), "block_stop": ("block_start", "eval_start"),
+             "eval_stop": ("eval_start",)}
 """What may come next among the lines of a run, its end aside."""
 _ENDS_AFTER = ("block_stop", "eval_stop")
 
 
 def audit(text: str, *, strict: Rules | None = None) -> tuple[Finding, ...]:
-    """All that is wrong with a log; nothing where it is sound. ``strict``: evaluations must be those of these rules."""
+    """All that is wrong with a log; nothing where it is sound. ``strict``: it is meant for these rules."""
     try:
-        lines = _lines(text)
+        lines = read(text)
     except ValueError as error:
         return (Finding("mllog form", False, str(error)),)
-    checks = [*_CHECKS, *([_series_of(strict)] if strict is not None else [])]
-    return tuple(Finding(f"mllog {_name(check)}", False, message) for check in checks for message in check(lines))
-
-
-def _lines(text: str) -> list[Line]:
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            found.append(parse(line))
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
-    return found
+    found = [Finding(f"mllog {name}", False, message) for name, check in _CHECKS.items() for message in check(lines)]
+    if strict is not None:
+        found += [Finding(f"mllog {name}", False, message) for name, check in ruled.CHECKS.items()
+                  for message in check(strict, lines)]
+    return tuple(found)
 
 
 def _event_types(lines: Sequence[Line]) -> Iterator[str]:
@@ -53,16 +56,42 @@ def _event_types(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _times(lines: Sequence[Line]) -> Iterator[str]:
-    for before, after in pairwise(lines):
+    of_updates = _of_updates(lines) if is_deferred(lines) else []
+    for before, after in pairwise(line for line in lines if not any(line is other for other in of_updates)):
         if after.time_ms < before.time_ms:
             yield f"{after.key} is {before.time_ms - after.time_ms} ms before {before.key}, which it follows"
+    for line in of_updates:
+        yield from _misplaced(line, lines)
+
+
+def _of_updates(lines: Sequence[Line]) -> list[Line]:
+    """The lines of a deferred log that have the time of a weight update."""
+    return [line for key in ("block_stop", "run_stop") for line in [found for found in lines if found.key == key][-1:]]
+
+
+def _misplaced(line: Line, lines: Sequence[Line]) -> Iterator[str]:
+    """Why ``line`` cannot have the time of its step's weight update."""
+    step = step_of(line, lines)
+    statistics = [(other, step_of(other, lines)) for other in lines if other.key == STATISTICS] if step else []
+    before = [other for other in lines if other.key == "run_start"] + [
+        other for other, number in statistics if number == (step or 0) - 1]
+    after = [other for other in lines if other.key == "eval_start"] + [
+        other for other, number in statistics if number == step]
+    if before and line.time_ms < (latest := max(before, key=lambda other: other.time_ms)).time_ms:
+        yield f"{line.key} is {latest.time_ms - line.time_ms} ms before {_called(latest)}"
+    if after and line.time_ms > (earliest := min(after, key=lambda other: other.time_ms)).time_ms:
+        yield f"{line.key} is {line.time_ms - earliest.time_ms} ms after {_called(earliest)}"
+
+
+def _called(line: Line) -> str:
+    return f"the statistics of step {line.metadata.get('step')}" if line.key == STATISTICS else line.key
 
 
 def _seed(lines: Sequence[Line]) -> Iterator[str]:
-    seeds = _values(lines, "seed")
-    if len(seeds) != 1:
+    seeds = values_of(lines, "seed")
+    if len(seeds) != 1 and (seeds or not is_open(lines)):
         yield f"should be there once, is there {len(seeds)} times"
-    elif type(seeds[0]) is not int or not 0 <= seeds[0] <= MAX_SEED:
+    elif seeds and (type(seeds[0]) is not int or not 0 <= seeds[0] <= MAX_SEED):
         yield f"should be an integer between 0 and {MAX_SEED}, is {seeds[0]!r}"
 
 
@@ -74,77 +103,71 @@ def _order(lines: Sequence[Line]) -> Iterator[str]:
         return
     places = [keys.index(key) for key in _ORDER]
     yield from (f"{second} stands before {first}" for (first, a), (second, b) in pairwise(zip(_ORDER, places)) if b < a)
-    run = [key for key in keys[keys.index("run_start"):] if key in _NEXT]
-    for before, after in pairwise(run):
-        if after != "run_stop" and after not in _NEXT[before]:
-            yield f"{after} follows {before}"
-        elif after == "run_stop" and before not in _ENDS_AFTER:
+    allowed = _DEFERRED if is_deferred(lines) else _IN_TURNS
+    run = [key for key in keys[keys.index("run_start"):] if key in (*allowed, "run_stop", STATISTICS)]
+    if "run_stop" in run[:-1]:
+        yield f"{run[run.index('run_stop') + 1]} follows run_stop"
+    for before, after in pairwise(key for key in run if key != STATISTICS):
+        if after == "run_stop" and before not in _ENDS_AFTER:
             yield f"the run stops after {before}"
+        elif "run_stop" not in (before, after) and after not in allowed[before]:
+            yield f"{after} follows {before}"
 
 
 def _status(lines: Sequence[Line]) -> Iterator[str]:
-    target = next(iter(_values(lines, "target_accuracy")), None)
+    target = value_of(lines, "target_accuracy")
     passing = [_passes(line.value, target) for line in lines if line.key == "eval_accuracy"]
     for line in lines:
         if line.key == "run_stop":
             status = line.metadata.get("status")
             if status not in ("success", "aborted"):
                 yield f"should be success or aborted, is {status!r}"
-            elif (status == "success") != any(passing):
+            elif target is not None and (status == "success") != any(passing):
                 yield f"is {status}, and {'an' if any(passing) else 'no'} evaluation reached the target"
     if True in passing[:-1]:
         yield "an evaluation follows the one that reached the target"
-
-
-def _learning_rate(lines: Sequence[Line]) -> Iterator[str]:
-    ends, bases = _values(lines, "opt_end_learning_rate"), _values(lines, "opt_base_learning_rate")
-    if len(ends) != 1:
-        yield f"opt_end_learning_rate should be there once, is there {len(ends)} times"
-    elif "constant" in _values(lines, "opt_learning_rate_decay_schedule") and bases[:1] != ends:
-        yield f"is constant, and ends at {ends[0]} where it should be {', '.join(map(str, bases))}"
-
-
-def _samples(lines: Sequence[Line]) -> Iterator[str]:
-    batch = next(iter(_values(lines, "global_batch_size")), None)
-    if type(batch) is not int or batch < 1:
-        yield f"global_batch_size should be an integer above 0, is {batch!r}"
-        return
-    counts = _sample_counts(lines)
-    for line in lines:
-        count = line.metadata.get("samples_count", 0)
-        if type(count) is not int or count < 0 or count % batch:
-            yield f"{line.key} at {count!r} samples, which is no number of steps of {batch}"
-        elif line.metadata.get("step", count // batch) != count // batch:
-            yield f"{line.key} at {count} samples in step {line.metadata['step']}"
-    if all(type(count) is int for count in counts) and any(b <= a for a, b in pairwise(counts)):
-        yield f"evaluations at {counts} samples do not go forward"
-
-
-def _series_of(rules: Rules) -> Check:
-    def _series(lines: Sequence[Line]) -> Iterator[str]:
-        counts = _sample_counts(lines)
-        batch = next((value for value in _values(lines, "global_batch_size") if type(value) is int and value > 0), None)
-        wanted = [batch * (rules.first_validation(batch) + number) for number in range(len(counts))] if batch else []
-        if counts != wanted:
-            yield f"evaluations at {counts} samples, the rules want {wanted}"
-
-    return _series
-
-
-_CHECKS: tuple[Check, ...] = (_event_types, _times, _seed, _order, _status, _learning_rate, _samples)
-
-
-def _name(check: Check) -> str:
-    return getattr(check, "__name__", "").strip("_").replace("_", " ")
 
 
 def _passes(value: Any, target: Any) -> bool:
     return all(type(number) in (int, float) for number in (value, target)) and value >= target
 
 
-def _sample_counts(lines: Sequence[Line]) -> list[Any]:
-    return [line.metadata.get("samples_count") for line in lines if line.key == "eval_accuracy"]
+def _learning_rate(lines: Sequence[Line]) -> Iterator[str]:
+    ends, bases = values_of(lines, "opt_end_learning_rate"), values_of(lines, "opt_base_learning_rate")
+    if len(ends) != 1:
+        if ends or not is_open(lines):
+            yield f"opt_end_learning_rate should be there once, is there {len(ends)} times"
+    elif "constant" in values_of(lines, "opt_learning_rate_decay_schedule") and bases[:1] != ends:
+        yield f"is constant, and ends at {ends[0]} where it should be {', '.join(map(str, bases))}"
 
 
-def _values(lines: Sequence[Line], key: str) -> list[Any]:
-    return [line.value for line in lines if line.key == key]
+def _samples(lines: Sequence[Line]) -> Iterator[str]:
+    batch, counts = batch_of(lines), sample_counts(lines)
+    if batch is None:
+        yield f"global_batch_size should be an integer above 0, is {value_of(lines, 'global_batch_size')!r}"
+        return
+    measured = is_deferred(lines) or is_success(lines)  # else training may have gone on after the last evaluation
+    for line in lines:
+        count = line.metadata.get("samples_count", 0)
+        if type(count) is not int or count < 0 or count % batch:
+            yield f"{line.key} at {count!r} samples, which is no number of steps of {batch}"
+        elif _is_elsewhere(line, batch):
+            yield f"{line.key} at {count} samples in step {line.metadata['step']}"
+        elif measured and counts and line.key == "run_stop" and line.metadata.get("samples_count") not in (
+                None, counts[-1]):
+            yield f"run_stop at {count} samples, the last evaluation at {counts[-1]}"
+    if all(type(count) is int for count in counts) and any(b <= a for a, b in pairwise(counts)):
+        yield f"evaluations at {counts} samples do not go forward"
+
+
+def _is_elsewhere(line: Line, batch: int) -> bool:
+    """Whether a line's samples are not those of its step. The start of a block may count those of the block."""
+    told = line.metadata
+    return (line.key != "block_start" and {"samples_count", "step"} <= told.keys()
+            and told["step"] != told["samples_count"] // batch)
+
+
+_CHECKS: dict[str, Callable[[Sequence[Line]], Iterator[str]]] = {
+    "event types": _event_types, "times": _times, "seed": _seed, "order": _order, "status": _status,
+    "learning rate": _learning_rate, "samples": _samples,
+}

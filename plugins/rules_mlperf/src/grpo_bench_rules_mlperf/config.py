@@ -1,4 +1,4 @@
-"""What can be set: who submits a run, which its events cannot know."""
+"""What can be set: in which division a run competes, and who submits it, which its events cannot know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class RulesetConfig(Settings):
-    """Nothing: rules are rules."""
+    division: Literal["closed", "open"] = "closed"
+    """closed: as the reference, in everything that decides what is learned; open: its own way to the same target."""
 
 
 class MllogConfig(Settings):
@@ -20,8 +21,6 @@ class MllogConfig(Settings):
     """Who submits the run; none: nobody does."""
     platform: Text | None = None
     """The system it ran on, as it is to be called; None: by the profile's name."""
-    division: Literal["closed", "open"] = "closed"
-    """Which of the benchmark's divisions the log is meant for."""
     status: Literal["onprem", "cloud", "preview", "research"] | None = None
     """Availability of the system; None: not said."""
     poc_name: Text | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 TOKEN = ":::MLLOG "
 POINT, START, END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+_MOST_MS = 2**53
 _MEMBERS = {"namespace": str, "time_ms": int, "event_type": str, "key": str, "value": object, "metadata": dict}
 
 
@@ -38,6 +39,8 @@ def parse(text: str) -> Line:
     for name, kind in _MEMBERS.items():
         if not isinstance(found[name], kind) or (kind is int and isinstance(found[name], bool)):
             raise ValueError(f"{name} should be of type {kind.__name__}")
+    if not 0 <= found["time_ms"] < _MOST_MS:
+        raise ValueError(f"time_ms should be milliseconds since 1970, is {found['time_ms']}")
     return Line(found["time_ms"], found["event_type"], found["key"], found["value"], found["metadata"])
 
 

@@ -33,7 +33,7 @@ Values = dict[str, tuple[Any, dict[str, Any]]]
 def header(started: Mapping[str, Any], settings: Mapping[str, Any], identity: MllogConfig,
            history: Sequence[Event]) -> Values:
     """Key -> value and further metadata, in the order in which the checkers want to see them. ``started`` is the data
-    of the run's first event."""
+    of the run's first event, ``settings`` are the training's, with the validation section of the evaluation's."""
     facts: Mapping[str, Any] = started["parts"]["trainer"]["facts"]
     prompts, generations = started["prompts_per_step"], started["generations_per_prompt"]
     batch = prompts * generations
@@ -41,7 +41,7 @@ def header(started: Mapping[str, Any], settings: Mapping[str, Any], identity: Ml
     validation = settings["validation"]["sampling"] or sampling
     values: dict[str, Any] = {
         "cache_clear": identity.caches_cleared,
-        **_submission(started, identity),
+        **_submission(started, settings, identity),
         "seed": started["seed"],
         "max_steps": started["max_steps"],
         "global_batch_size": batch,
@@ -63,18 +63,26 @@ def header(started: Mapping[str, Any], settings: Mapping[str, Any], identity: Ml
     }
     return {
         **{key: (value, {}) for key, value in values.items()},
-        "scored": (started["scored"], {"reasons": list(started["unscored"])}),
+        "scored": _scored(started, history),
         "stack": ({"policy": settings["policy"]["checkpoint"],
                    **{role: part["name"] for role, part in started["parts"].items()}}, {}),
     }
 
 
-def _submission(started: Mapping[str, Any], identity: MllogConfig) -> dict[str, Any]:
+def _submission(started: Mapping[str, Any], settings: Mapping[str, Any], identity: MllogConfig) -> dict[str, Any]:
     optional = {"status": identity.status, "poc_name": identity.poc_name, "poc_email": identity.poc_email}
-    said = {"benchmark": RULES.benchmark, "org": identity.org, "division": identity.division,
+    division = (settings.get("ruleset") or {}).get("division", "closed")
+    said = {"benchmark": RULES.benchmark, "org": identity.org, "division": division,
             "platform": identity.platform or started["profile"],
             **{name: value for name, value in optional.items() if value is not None}}
     return {f"submission_{name}": value for name, value in said.items()}
+
+
+def _scored(started: Mapping[str, Any], history: Sequence[Event]) -> tuple[bool, dict[str, Any]]:
+    """Whether both training and evaluation can count, and why not."""
+    begun = [started, *(event.data for event in history if event.kind == Kind.EVALUATION_STARTED)]
+    reasons = dict.fromkeys(reason for data in begun for reason in data["unscored"])
+    return all(data["scored"] for data in begun), {"reasons": list(reasons)}
 
 
 def _said(facts: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

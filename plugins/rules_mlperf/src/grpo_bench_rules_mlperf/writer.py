@@ -16,8 +16,10 @@ from grpo_bench.contract import Event, Finding, Kind, PluginContext, RunFacts, h
 
 from .audit import audit
 from .config import MllogConfig
+from .judged import official_finding
 from .mllog import FILE, lines
 from .official import PACKAGE, judge_log, missing
+from .score import score_of
 from .training_6_1 import RULES
 
 _BULKY = frozenset({Kind.ROLLOUT, Kind.GROUP})
@@ -53,8 +55,9 @@ class MllogWriter:
             return (Finding("mllog", False, f"{FILE} cannot be read: {error}"),)
         ruled = settings_of(events).get("ruleset") or {}
         strict = RULES if ruled.get("use") == RULES.name else None
+        score = score_of(events)
         return (_same(found, text(events, self._config)), *audit(found, strict=strict),
-                _official(file, strict=strict is not None))
+                _official(file, strict=strict is not None), *(score.findings() if score is not None else ()))
 
 
 def text(events: Sequence[Event], identity: MllogConfig) -> str:
@@ -72,18 +75,15 @@ def _same(found: str, wanted: str) -> Finding:
 
 def _official(file: Path, *, strict: bool) -> Finding:
     """``strict``: the log is meant for these rules, so nothing may be refused. Else what the benchmark fixes may be."""
-    name = "official checker"
-    if why := missing(RULES):
-        return Finding(name, not strict, f"not asked: {why}")
-    verdict = judge_log(file, RULES)
-    asked = f"{PACKAGE} {RULES.checker} with warnings as errors"
-    if verdict.passed:
-        return Finding(name, True, f"{asked} passes it")
-    if not strict and not verdict.other and verdict.refused.keys() <= RULES.fixed_keys:
-        keys = ", ".join(sorted(verdict.refused))
-        return Finding(name, True, f"{asked} refuses what the benchmark fixes and this run has otherwise: {keys}")
-    reasons = [*(f"{key}: {why}" for key, why in sorted(verdict.refused.items())), *verdict.other]
-    return Finding(name, False, f"{asked} refuses it: {'; '.join(reasons)}")
+    why = missing(RULES)
+    if why and not strict:
+        return Finding("official checker", True, f"not asked: {why}")
+    verdict = None if why else judge_log(file, RULES)
+    if verdict is not None and not strict and not verdict.other and verdict.refused.keys() <= RULES.fixed_keys and (
+            keys := ", ".join(sorted(verdict.refused))):
+        return Finding("official checker", True, f"{PACKAGE} {RULES.checker} with warnings as errors refuses what the "
+                                                 f"benchmark fixes and this run has otherwise: {keys}")
+    return official_finding(verdict, why)
 
 
 def _replace(file: Path, content: str) -> None:
