@@ -1,4 +1,5 @@
-"""Runs that are cut off at chosen points, each in a forked process, and what resumptions make of them.
+"""Runs that are cut off at chosen points, each in a forked process, and what resumptions make of them. A run whose
+evaluation is deferred is evaluated in the same process, or in that of a later attempt.
 
 As a script, ``killing.py FOLDER`` answers each line of JSON on stdin, a case, with one on stdout. All cases are forked
 from one process that has imported everything, so that one costs a fraction of a second. Where a case cuts off:
@@ -21,10 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grpo_bench.contract import Kind, timeless
-from grpo_bench.engine import conduct, make_folder, prepare
+from grpo_bench.contract import Kind, Status, timeless
+from grpo_bench.engine import (
+    Evaluation, alone, conduct, conduct_evaluation, make_folder, prepare, prepare_evaluation,
+)
 from grpo_bench.engine.clock import run_real
-from grpo_bench.observers import read_events
+from grpo_bench.observers import read_run
 from grpo_bench.registry import make_plan, resolve
 
 _TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
@@ -42,8 +45,9 @@ class PowerLoss:
             self.note(os.open(path, os.O_RDONLY))
 
     def note(self, descriptor: int) -> None:
-        """The state of what ``descriptor`` is open on is durable now. Its inode is held, lest another file get it."""
-        self._held.append(os.dup(descriptor))
+        """The state of what ``descriptor`` is open on is durable now. Its inode is held, lest another file get it, and
+        no lock with it."""
+        self._held.append(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY))
         inode, path = os.fstat(descriptor).st_ino, Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if path.is_dir():
             self._folders[inode] = {entry.name: (entry.inode(), entry.is_dir()) for entry in os.scandir(path)}
@@ -136,17 +140,38 @@ def _run(runs: Path, overrides: list[str], how: str, at: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, at)
     cut = Cut(runs, sys.maxsize if how == "cpu" else int(at), PowerLoss(runs) if how == "power" else None)
     found = [folder for folder in runs.iterdir() if not folder.name.startswith(".")]
-    if found:
-        folder, (plan, resumption) = found[0], prepare(found[0])
-    else:
-        plan, resumption = make_plan(resolve("mock", overrides=overrides, cwd=runs)), None
-        folder = make_folder(plan, runs, datetime.now(UTC))
-    outcome = run_real(lambda clock: conduct(plan, folder, clock, resumption=resumption))
-    if outcome.error is not None:
-        raise outcome.error
+    status = _status(found[0]) if found else None
+    if status != Status.TRAINED:
+        if found:
+            folder, (plan, resumption) = found[0], prepare(found[0])
+        else:
+            plan, resumption = make_plan(resolve("mock", overrides=overrides, cwd=runs)), None
+            folder = make_folder(plan, runs, datetime.now(UTC))
+            found = [folder]
+        outcome = run_real(lambda clock: conduct(plan, folder, clock, resumption=resumption))
+        if outcome.error is not None:
+            raise outcome.error
+        status = outcome.status
+    if status == Status.TRAINED:
+        _evaluate(found[0])
     signal.setitimer(signal.ITIMER_PROF, 0)
     (runs.parent / "touched").write_text(json.dumps(cut.touched))
     (runs.parent / "cpu_s").write_text(str(time.process_time() - began))
+
+
+def _evaluate(folder: Path) -> None:
+    with alone(folder):
+        found = prepare_evaluation(folder)
+        assert isinstance(found, Evaluation)
+        outcome = run_real(lambda clock: conduct_evaluation(found, clock))
+    if outcome.error is not None:
+        raise outcome.error
+
+
+def _status(folder: Path) -> str | None:
+    """How a run's training ended, where it did."""
+    ends = [event.data["status"] for event in _events(folder.parent) if event.kind == Kind.RUN_ENDED]
+    return ends[0] if ends else None
 
 
 def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +185,7 @@ def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
         signals.append(attempt(runs, case["overrides"], "touch" if at == sys.maxsize else case["how"], at))
         events = _events(runs)
         phases.append(next((event.data["phase"] for event in reversed(events) if event.kind == Kind.PHASE), None))
-        if events and events[-1].kind == Kind.RUN_ENDED:
+        if events and events[-1].kind == Kind.RUN_ENDED and events[-1].data["status"] != Status.TRAINED:
             break
     resumed = [event.data["from_step"] for event in events if event.kind == Kind.RESUMED]
     return {"signals": signals, "phases": phases, "resumed": resumed, "history": timeless(events),
@@ -172,7 +197,7 @@ def work(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 def _events(runs: Path) -> list[Any]:
     journals = [journal for journal in runs.glob("*/events.jsonl") if not journal.parent.name.startswith(".")]
-    return list(read_events(journals[0])) if journals else []
+    return list(read_run(journals[0].parent)) if journals else []
 
 
 def main(folder: Path) -> None:

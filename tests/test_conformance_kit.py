@@ -7,17 +7,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpo_bench.testing as kit
 import pytest
 from grpo_bench.cli import main
-from grpo_bench.contract import Kind, canonical
+from grpo_bench.contract import Kind, canonical, divided
 from grpo_bench.engine.clock import run_virtual
 from grpo_bench.engine.recorder import Recorder
 from grpo_bench.engine.watchdog import watch
-from grpo_bench.observers import read_run
+from grpo_bench.observers import EVALUATION, journal_sha256, read_run
 from grpo_bench.observers.journal import encode
 from grpo_bench.observers.summary import summarise
 from grpo_bench.testing import EnvironmentSuite, history
@@ -92,6 +93,7 @@ WRONG = [  # the role, what is wrong, the demand that it must fail, and what tha
     ("observer", "misspelt", "test_it_listens", "unknown hook 'run_has_ended'"),
     ("observer", "knows_all", "test_it_takes_what_it_does_not_know", "of a later version"),
     ("observer", "starts_once", "test_it_takes_a_run_that_goes_on", "it has begun before"),
+    ("observer", "counts_on", "test_it_takes_a_deferred_evaluation", "event 0 after"),
     ("observer", "alters", "test_it_changes_nothing", "assert '[{"),
     ("observer", "litters", "test_it_writes_into_the_runs_folder_only", "left in the folder for working directory"),
     ("observer", "settles", "test_it_writes_into_the_runs_folder_only", "left in the folder for home"),
@@ -149,7 +151,7 @@ def test_the_kits_history_has_the_form_of_a_runs(virtual: Any) -> None:
                        "validation.max_tasks=2", "validation.period=1", "checkpoint.period=1")
     told = {event.kind: set(event.data) for event in history.whole_run()}
     seen = {event.kind: set(event.data) for event in finished.events}
-    assert set(told) == set(Kind) - {Kind.ERROR, Kind.RESUMED}
+    assert set(told) == set(Kind) - {Kind.ERROR, Kind.RESUMED, Kind.EVALUATION_STARTED}
     assert {kind: told[kind] for kind in seen} == seen
     started, real = history.whole_run()[0].data, finished.events[0].data
     assert set(started["settings"]) == set(real["settings"]) and set(started["tasks"]) == set(real["tasks"])
@@ -163,6 +165,17 @@ def test_the_kits_histories_are_journals(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "events.jsonl").write_text("".join(map(encode, events)))
         assert list(read_run(tmp_path / name)) == events
+
+
+def test_the_kits_deferred_run_is_two_journals(tmp_path: Path) -> None:
+    training, evaluation = history.deferred_run()
+    (tmp_path / EVALUATION).mkdir()
+    (tmp_path / "events.jsonl").write_text("".join(map(encode, training)))
+    sha256 = journal_sha256(tmp_path / "events.jsonl")
+    evaluation[0] = replace(evaluation[0], data={**evaluation[0].data, "training_sha256": sha256})
+    (tmp_path / EVALUATION / "events.jsonl").write_text("".join(map(encode, evaluation)))
+    assert list(read_run(tmp_path)) == [*training, *evaluation]
+    assert divided(read_run(tmp_path)) == (training, evaluation)
 
 
 def test_the_kits_stall_is_the_watchdogs() -> None:
@@ -185,6 +198,11 @@ def test_the_kits_stall_is_the_watchdogs() -> None:
 def test_the_kits_histories_hold_together() -> None:
     assert summarise(history.whole_run())["status"] == "target_met"
     assert summarise(history.failed_run())["status"] == "failed"
+    training, evaluation = history.deferred_run()
+    assert summarise(training)["status"] == "trained"
+    summary = summarise([*training, *evaluation])
+    assert (summary["status"], summary["steps"]) == ("target_met", history.STEPS)
+    assert summary["time_to_target_s"] < summary["wall_s"]
     first, second = history.resumed_run()
     assert [event.seq for event in [*first, *second]] == list(range(len(first) + len(second)))
     whole, gone_on = canonical(history.whole_run()), canonical([*first, *second])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,16 +15,22 @@ from typing import Any
 import pytest
 from grpo_bench_mock.config import TrainerConfig as MockTrainerConfig
 from grpo_bench_mock.config import describe as describe_mock
+from grpo_bench_rules_mlperf.config import MllogConfig
 from grpo_bench_rules_mlperf.header import TRAINER_FACTS
+from grpo_bench_rules_mlperf.mllog import lines, to_ms
+from grpo_bench_rules_mlperf.score import score_of
 from grpo_bench_trainer_torch.config import TorchTrainerConfig
 from grpo_bench_trainer_torch.config import describe as describe_torch
 
 from grpo_bench.cli import main
-from grpo_bench.contract import Kind, LossSettings, Placement, PolicyFacts, Site
+from grpo_bench.contract import Kind, LossSettings, Placement, PolicyFacts, Site, divided
 from grpo_bench.engine import conduct, make_folder, prepare
 from grpo_bench.engine.clock import run_real
-from grpo_bench.observers import read_events
+from grpo_bench.observers import read_run, summarise
 from grpo_bench.registry import make_plan, resolve
+
+from . import deferring
+from .deferring import software as software
 
 CHECKER = "4.1.68"
 SITE = Site(PolicyFacts(Path(), 1, 1), Placement(), None, {}, {}, LossSettings(), deterministic=False)
@@ -98,8 +105,9 @@ def test_the_official_checker_passes_the_benchmarks_mock(mocked: Path, tmp_path:
 
 
 def test_the_mock_has_the_benchmarks_shape_and_says_what_it_is(mocked: Path) -> None:
-    events = list(read_events(mocked))
-    validations = [event for event in events if event.kind == Kind.VALIDATION]
+    training, evaluation = divided(read_run(mocked))
+    assert not [event for event in training if event.kind == Kind.VALIDATION]
+    validations = [event for event in evaluation if event.kind == Kind.VALIDATION]
     assert [event.step for event in validations] == list(range(18, 18 + len(validations)))
     assert {(event.data["tasks"], event.data["k"], sum(event.data["ends"].values())) for event in validations} == {
         (251, 4, 1004)}
@@ -109,35 +117,95 @@ def test_the_mock_has_the_benchmarks_shape_and_says_what_it_is(mocked: Path) -> 
     assert (log["submission_org"]["value"], log["scored"]["value"]) == ("MOCK", False)
     assert "trainer 'mock' is a stand-in" in log["scored"]["metadata"]["reasons"]
     assert log["run_stop"]["metadata"]["status"] == "success"
-    assert log["run_stop"]["metadata"]["samples_count"] == 256 * (17 + len(validations))
+    passing = 17 + len(validations)
+    assert log["run_stop"]["metadata"]["samples_count"] == 256 * passing
+    (update,) = [event for event in training if (event.kind, event.step) == (Kind.UPDATE, passing)]
+    assert log["run_stop"]["time_ms"] == to_ms(update.data["ended_at"])
+    steps = [event.step for event in training if event.kind == Kind.STEP]
+    told = parsed((mocked / "mllog.txt").read_text())
+    assert [line["metadata"]["step"] for line in told if line["key"] == "tracked_stats"][::2] == steps
+    assert told[-1] == log["run_stop"]
+
+
+def test_its_score_is_that_of_its_log_and_the_summarys(mocked: Path) -> None:
+    events = list(read_run(mocked))
+    score, log = score_of(events), values(mocked)
+    assert score is not None and score.wrong == ()
+    assert score.seconds == (log["run_stop"]["time_ms"] - log["run_start"]["time_ms"]) / 1000
+    (setup,) = [item.seconds for item in score.outside if item.what == "set-up"]
+    assert setup + score.seconds == pytest.approx(summarise(events)["time_to_target_s"], abs=0.05)
+    assert sum(score.inside.values()) == pytest.approx(score.seconds, abs=0.05)
 
 
 def test_it_is_no_result_even_where_the_checker_passes(mocked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, verdict = checked(mocked, capsys)
     assert (code, verdict["result"], verdict["summary"]["status"]) == (1, False, "target_met")
-    ruleset = "ruleset mlperf-training-6.1"
-    assert refused(verdict) - {("observer mllog", "official checker")} == {("run", "scored"),
-                                                                          (ruleset, "deferred evaluation")}
+    assert refused(verdict) - {("observer mllog", "official checker")} == {("run", "scored")}
     assert (("observer mllog", "official checker") in refused(verdict)) == (checker() != CHECKER)
     assert main(["check", str(mocked)]) == 1
     text = capsys.readouterr().out
     assert text.startswith(f"not a result: {mocked.name}\n")
     assert "NO  run: scored: trainer 'mock' is a stand-in\n" in text
     assert "ok  observer mllog: mllog: mllog.txt is what the events say" in text
+    assert re.search(r"ok  observer mllog: score: [0-9.]+ s \([0-9.]+ min\) from run_start to run_stop, success", text)
 
 
-@pytest.mark.parametrize(("file", "true", "better"), [
-    ("mllog.txt", '"submission_org", "value": "MOCK"', '"submission_org", "value": "ACME"'),
-    ("events.jsonl", '"scored":false', '"scored":true')])
-def test_a_figure_made_better_shows(mocked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str,
-                                    true: str, better: str) -> None:
+@needs_checker
+def test_neither_is_its_log(mocked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(mocked / "mllog.txt"), str(mocked), "--json"]) == 1
+    log, run = json.loads(capsys.readouterr().out)
+    assert refused(log) == {("ruleset mlperf-training-6.1", "scored")}
+    assert (log["path"], run["path"], run["run"]) == (str(mocked / "mllog.txt"), str(mocked), mocked.name)
+
+
+def test_before_its_evaluation_it_has_no_end(mocked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / mocked.name
+    shutil.copytree(mocked, run, ignore=shutil.ignore_patterns("trajectories", "checkpoints", "eval"))
+    _, verdict = checked(run, capsys)
+    assert {("run", "end"), ("observer mllog", "mllog")} <= refused(verdict)
+    log = "".join(f"{line}\n" for line in lines(read_run(run), MllogConfig(org="MOCK")))
+    assert '"block_stop"' in log and "eval_start" not in log and "run_stop" not in log
+
+
+def test_an_evaluation_that_was_interrupted_leaves_the_same_log(tmp_path: Path) -> None:
+    (tmp_path / "registry.toml").write_text(
+        'schema = 1\n[profiles.logged]\nextends = "mock"\nobservers = [{ use = "mllog" }]\n')
+    run = deferring.trained(tmp_path, *deferring.FAILS_THEN_PASSES, profile="logged")
+    assert not values(run).keys() & {"run_stop", "eval_start"}
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    deferring.evaluated(run)
+    whole = parsed((run / "mllog.txt").read_text())
+    deferring.evaluated(again)
+    journal = again / "eval" / "events.jsonl"
+    before = journal.read_text().splitlines(keepends=True)
+    cut = next(number for number, line in enumerate(before) if '"kind":"validation","step":4' in line)
+    journal.write_text("".join(before[:cut + 3]))
+    (again / "mllog.txt").write_text("what an earlier attempt left")
+    deferring.evaluated(again)
+    assert '"resumed"' in journal.read_text()
+    found = (again / "mllog.txt").read_text()
+    assert untimed(found) == untimed((run / "mllog.txt").read_text())
+    assert parsed(found)[-1] == whole[-1]
+    assert (whole[-1]["key"], whole[-1]["metadata"]["step"]) == ("run_stop", 5)
+
+
+def test_a_figure_made_better_shows(mocked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / mocked.name
     shutil.copytree(mocked, run, ignore=shutil.ignore_patterns("trajectories", "checkpoints"))
-    text = (run / file).read_text()
+    spoil(run / "mllog.txt", '"submission_org", "value": "MOCK"', '"submission_org", "value": "ACME"')
+    assert ("observer mllog", "mllog") in refused(checked(run, capsys)[1])
+    spoil(run / "eval" / "events.jsonl", '"scored":false', '"scored":true')
+    assert ("run", "scored") in refused(checked(run, capsys)[1])
+    spoil(run / "events.jsonl", '"scored":false', '"scored":true')
+    assert main(["check", str(run)]) == 2
+    assert "evaluates another training" in capsys.readouterr().err
+
+
+def spoil(file: Path, true: str, better: str) -> None:
+    text = file.read_text()
     assert true in text
-    (run / file).write_text(text.replace(true, better))
-    _, verdict = checked(run, capsys)
-    assert ("observer mllog", "mllog") in refused(verdict)
+    file.write_text(text.replace(true, better))
 
 
 def test_a_run_in_two_attempts_has_one_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_a_journal_that_does_not_say_what_ran_is_named(cut: Path, capsys: pytest
 def test_a_run_that_goes_on_elsewhere_is_left_alone(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(cut)
     try:
-        assert "is being written by another process" in refused(cut, capsys)
+        assert "is in use by another process" in refused(cut, capsys)
     finally:
         journal.close()
 

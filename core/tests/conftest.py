@@ -41,7 +41,7 @@ class Machine:
     def describe(self):
         return {"cores": 3}
     def place(self, needs):
-        return {role: Placement(workers=count or 2) for role, count in needs.items()}
+        return {role: Placement(workers=need.workers or 2) for role, need in needs.items()}
 
 class Rules:
     def __init__(self, context):
