@@ -6,17 +6,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_bench.cli import main
-from grpo_bench.contract import Kind, RunFolderError, Status, canonical
-from grpo_bench.engine import alone, prepare, prepare_evaluation
+from grpo_bench.contract import Kind, RunFolderError, Status, TrainBatch, UpdateStats, canonical
+from grpo_bench.engine import alone, conduct, make_folder, prepare, prepare_evaluation, run_virtual
 from grpo_bench.observers import read_trajectories
+from grpo_bench_mock.learner import MockTrainer
 
-from .deferring import FAILS_THEN_PASSES, evaluated, of, of_evaluation, trained, values, whole
+from .deferring import FAILS_THEN_PASSES, evaluated, of, of_evaluation, plan_of, trained, values, whole
 from .deferring import software as software
 
 def damage(run: Path, step: int, change: Callable[[Path], Any]) -> None:
@@ -167,6 +170,29 @@ def test_weights_that_did_not_arrive_are_caught_by_the_probe(tmp_path: Path, kin
     assert (events[-1].data["status"], list(values(events))) == ("failed", [3])
     assert evaluated(run).status is Status.TARGET_MET
     assert list(values(canonical(whole(run)))) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("ended_at", ["2030-01-01T00:00:00", "just now"])
+def test_an_update_that_ended_at_no_moment_ends_the_training(tmp_path: Path, monkeypatch: Any, ended_at: str) -> None:
+    update = MockTrainer.update
+
+    async def untimed(self: MockTrainer, batch: TrainBatch) -> UpdateStats:
+        return replace(await update(self, batch), ended_at=ended_at)
+
+    monkeypatch.setattr(MockTrainer, "update", untimed)
+    plan = plan_of(tmp_path)
+    run = make_folder(plan, tmp_path / "runs", datetime.now(UTC))
+    outcome = run_virtual(lambda clock: conduct(plan, run, clock))
+    assert outcome.status is Status.FAILED and "trainer" in str(outcome.error)
+    assert f"the update ended at '{ended_at}', which should be a time" in str(outcome.error)
+
+
+def test_weights_from_a_disk_may_take_as_long_as_a_checkpoint(tmp_path: Path) -> None:
+    run = trained(tmp_path, *FAILS_THEN_PASSES)
+    slow = ["generator.receive_s=30", "limits.refit_s=10"]
+    outcome = evaluated(run, overrides=[*slow, "limits.checkpoint_s=20"])
+    assert outcome.status is Status.FAILED and "not finished in time" in str(outcome.error)
+    assert evaluated(run, overrides=[*slow, "limits.checkpoint_s=40"]).status is Status.TARGET_MET
 
 
 def test_rollouts_that_did_not_end_normally_beyond_the_limit_fail_it(tmp_path: Path) -> None:

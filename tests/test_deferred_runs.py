@@ -107,7 +107,7 @@ def test_the_journal_of_an_evaluation_says_what_it_evaluates_and_how_it_ended(tm
     phases = [event.data["phase"] for event in of(events, Kind.PHASE)]
     assert phases == ["startup", *3 * ["refit", "drain", "validation"], "shutdown"]
     assert [event.data["version"] for event in of(events, Kind.REFIT)] == [3, 4, 5]
-    assert {event.data["transport"] for event in of(events, Kind.REFIT)} == {"safetensors"}
+    assert {event.data["transport"] for event in of(events, Kind.REFIT)} == {"hf_folder"}
     assert {event.data["probe_difference"] for event in of(events, Kind.REFIT)} == {0.0}
     assert [event.data["target_met"] for event in of(events, Kind.VALIDATION)] == [False, False, True]
     end = events[-1].data
@@ -118,6 +118,18 @@ def test_the_journal_of_an_evaluation_says_what_it_evaluates_and_how_it_ended(tm
     summary = summarise(whole(run))
     assert (summary["status"], summary["steps"]) == ("target_met", 5)
     assert json.loads((run / "eval" / "provenance.json").read_text())["profile"] == "mock"
+
+
+def test_a_generator_that_reads_no_folders_gets_the_tensors_sent(tmp_path: Path, monkeypatch: Any) -> None:
+    read = trained(tmp_path / "read", *FAILS_THEN_PASSES)
+    evaluated(read)
+    known = grpo_bench_mock.generator
+    narrow = replace(known, capabilities=replace(known.capabilities, receives=frozenset({"mock", "safetensors"})))
+    monkeypatch.setattr(grpo_bench_mock, "generator", narrow)
+    sent = trained(tmp_path / "sent", *FAILS_THEN_PASSES)
+    evaluated(sent)
+    assert {event.data["transport"] for event in of(of_evaluation(sent), Kind.REFIT)} == {"safetensors"}
+    assert values(whole(sent)) == values(whole(read))
 
 
 def test_where_none_meets_the_target_all_are_evaluated(tmp_path: Path) -> None:
@@ -149,7 +161,7 @@ def test_an_evaluation_that_has_ended_says_its_verdict_and_starts_nothing(
     before = (met / "eval" / "events.jsonl").read_bytes()
     assert isinstance(prepare_evaluation(met), Verdict)
     assert command(capsys, "eval", str(met)) == (
-        0, f"{met} has been evaluated: target met, pass_k 0.750 after step 5\n", "")
+        0, f"{met} has been evaluated: target met, pass@2 0.750 after step 5\n", "")
     code, out, _ = command(capsys, "eval", str(missed), "--json")
     assert (code, json.loads(out)["status"]) == (1, "target_missed")
     assert (met / "eval" / "events.jsonl").read_bytes() == before
@@ -263,7 +275,7 @@ def test_a_generator_that_takes_no_checkpoints_is_refused_when_it_is_planned(tmp
     known = grpo_bench_mock.generator
     narrow = replace(known, capabilities=replace(known.capabilities, receives=frozenset({"mock"})))
     monkeypatch.setattr(grpo_bench_mock, "generator", narrow)
-    with pytest.raises(PlanError, match=r"validation\.deferred: a deferred evaluation sends weights from checkpoints"):
+    with pytest.raises(PlanError, match=r"validation\.deferred: a deferred evaluation takes weights from checkpoints"):
         plan_of(tmp_path)
     plan_of(tmp_path, INLINE)
 

@@ -29,13 +29,15 @@ from grpo_bench_rules_mlperf.package import Candidate, refusals
 from grpo_bench_rules_mlperf.package import candidate as package_candidate
 from grpo_bench_rules_mlperf.package_tree import whole
 from grpo_bench_rules_mlperf.reading import read
+from grpo_bench_rules_mlperf.rules import Bound, Nothing
 from grpo_bench_rules_mlperf.system import FIELDS, described
 from grpo_bench_rules_mlperf.training_6_1 import RULES
 from grpo_bench_rules_mlperf.writer import text
 
 from grpo_bench.cli import main
-from grpo_bench.contract import Event, InputError, Kind, RunFolderError
-from grpo_bench.observers import read_run
+from grpo_bench.contract import Event, InputError, Kind, RunFolderError, settings_of
+from grpo_bench.engine.folder import software_sha256
+from grpo_bench.observers import read_events, read_run
 
 CHECKER = "4.1.68"
 PROFILE = "gb300-256-mock"
@@ -71,10 +73,28 @@ def changed(file: Path, *changes: Change) -> None:
 
 
 def scored(event: dict[str, Any]) -> None:
-    """A first event as real parts and a committed source would have it."""
-    event["data"] |= {"scored": True, "unscored": []}
-    for part in event["data"]["parts"].values():
+    """A first event as real parts, settings that keep the rules and a committed source would have it."""
+    data = event["data"]
+    data |= {"scored": True, "unscored": []}
+    for part in data["parts"].values():
         part["stand_in"] = False
+    for item in RULES.requirements:
+        head, *path = item.at[0].split(".")
+        if item.bound is not Bound.REFERENCE and head != "model" and not path[-1].isdecimal():
+            wanted = item.wanted_at(RULES, RULES.reference_batch)
+            within, *path = (data["parts"][path[0]]["facts"], *path[1:]) if head == "facts" else (
+                data["settings"], head, *path)
+            for key in path[:-1]:
+                within = within.setdefault(key, {})
+            if item.unset is Nothing.SAID:
+                within[path[-1]] = wanted
+    data["tasks"]["validation"] = data["tasks"].pop("heldout")
+
+
+def committed(statement: dict[str, Any]) -> None:
+    """A statement of provenance as a checkout without changes would have it."""
+    for state in statement["sources"].values():
+        state |= {"commit": state["commit"] or "ab" * 20, "dirty": False}
 
 
 def run_like(mocked: Path, folder: Path, seed: int, change: Change = nothing, software: Change = nothing) -> Path:
@@ -90,11 +110,20 @@ def run_like(mocked: Path, folder: Path, seed: int, change: Change = nothing, so
         event["data"]["settings"]["seed"] = seed
         change(event["data"])
 
-    changed(folder / "events.jsonl", scored, training)
+    def evaluation(event: dict[str, Any]) -> None:
+        event["data"] |= {"run": folder.name, "training_sha256": digest}
+        event["data"]["settings"]["seed"] = seed
+
+    def kept(event: dict[str, Any]) -> None:
+        file = folder / "provenance.json" if event["kind"] == Kind.RUN_STARTED else folder / "eval/provenance.json"
+        event["data"]["provenance_sha256"] = software_sha256(json.loads(file.read_text()))
+
+    changed(folder / "provenance.json", committed, software)
+    changed(folder / "eval/provenance.json", committed)
+    changed(folder / "events.jsonl", scored, training, kept)
+    (folder / "profile.json").write_text(json.dumps(settings_of(read_events(folder))))
     digest = hashlib.sha256((folder / "events.jsonl").read_bytes()).hexdigest()
-    changed(folder / "eval/events.jsonl", scored,
-            lambda event: event["data"].update(run=folder.name, training_sha256=digest))
-    changed(folder / "provenance.json", software)
+    changed(folder / "eval/events.jsonl", scored, evaluation, kept)
     (folder / "mllog.txt").write_text(text(list(read_run(folder)), MllogConfig(org="MOCK")))
     return folder
 

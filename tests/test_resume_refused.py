@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,18 +17,10 @@ from grpo_bench.engine import conduct, make_folder, prepare, run_virtual
 from grpo_bench.observers import Journal, read_events, summarise
 from grpo_bench.registry import make_plan, resolve
 
+from .deferring import software as software
+
 SMALL = ("grpo.max_steps=4", "grpo.prompts_per_step=2", "grpo.generations_per_prompt=2", "validation.max_tasks=2",
          "validation.metric=off", "validation.target=off", "checkpoint.period=1", "checkpoint.keep=4")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def software() -> Iterator[None]:
-    """What is installed is hashed once for all these plans."""
-    build: Any = importlib.import_module("grpo_bench.registry.build")
-    lock = functools.cache(build.distribution_lock)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "distribution_lock", lambda names: lock(tuple(names)))
-        yield
 
 
 @pytest.fixture(scope="module")

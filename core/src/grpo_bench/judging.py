@@ -18,12 +18,15 @@ from .contract import (
     RunFolderError, Status, divided, load_object, settings_of,
 )
 from .contract.observers import PROJECT, ObserverHooks
+from .engine.coherence import faults, unscored_by
 from .observers import read_run, summarise, unaccounted
 from .registry import installed_plugins, load_plugin
 
 JOURNAL = "events.jsonl"
 FIGURES = ("metric", "value", "target", "steps", "time_to_target_s")
 """What the last event says that all before it say too."""
+_MADE_OF = {"settings", "parts", "unscored"}
+_SHOWN = 8
 Judged = tuple[str, Finding]
 """Who says so, and what."""
 
@@ -113,7 +116,8 @@ def _events(folder: Path) -> list[Event]:
     if not (folder / JOURNAL).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {JOURNAL}")
     events = list(read_run(folder))
-    if not events or events[0].kind != Kind.RUN_STARTED or not events[0].data.keys() >= {"settings", "unscored"}:
+    begun = [event.data.keys() for event in events if event.kind in (Kind.RUN_STARTED, Kind.EVALUATION_STARTED)]
+    if not begun or not all(keys >= _MADE_OF for keys in begun):
         raise RunFolderError(f"{folder} holds no run whose first event says what it is made of",
                              hint="it never started, or an older grpo-bench recorded it")
     return events
@@ -123,7 +127,7 @@ def _by_the_events(folder: Path, events: Sequence[Event], summary: Mapping[str, 
     """What no plugin need be asked for."""
     _, evaluation = divided(events)
     begun = [events[0].data, *(event.data for event in evaluation[:1])]
-    unscored = dict.fromkeys(reason for data in begun for reason in data["unscored"])
+    unscored = unscored_by(folder, events)
     for reason in unscored:
         yield "run", Finding("scored", False, reason)
     if not unscored:
@@ -133,6 +137,9 @@ def _by_the_events(folder: Path, events: Sequence[Event], summary: Mapping[str, 
         if event.kind == Kind.RESUMED and (forced := event.data.get("forced")):
             yield "run", Finding("resumed", False, f"attempt {event.data['attempt']} was forced although "
                                                    f"{'; '.join(forced)}")
+    wrong = list(faults(folder, events))
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    yield "run", Finding("record", not wrong, f"{'; '.join(wrong[:_SHOWN])}{more}" if wrong else "agrees with itself")
     if events[-1].kind != Kind.RUN_ENDED:
         part = "evaluation" if evaluation else "run"
         yield "run", Finding("end", False, f"the record has no end: the {part} was cut off, or goes on")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from grpo_bench.cli import main
+from grpo_bench.engine.folder import software_sha256
 
-from .checking import SETTINGS, check, evaluated, record, refusals, train
+from .checking import SETTINGS, check, evaluated, keep, record, refusals, train
 
 JUDGES = '''
 from grpo_bench.contract import Finding, GrpoBenchError, Plugin, Role, Settings, hookimpl
@@ -97,8 +98,17 @@ def test_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict["summary"]["time_to_target_s"] == 4.0
     assert main(["check", str(run)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "a result: good", "ok  run: scored: every part is real, and the source is a commit", "ok  run: end: target met",
-        "ok  run: figures: what the events come to", "ok  run: ledger: every second belongs to a phase"]
+        "a result: good", "ok  run: scored: every part is real, and the source is a commit",
+        "ok  run: record: agrees with itself", "ok  run: end: target met", "ok  run: figures: what the events come to",
+        "ok  run: ledger: every second belongs to a phase"]
+
+
+def test_lines_are_no_wider_than_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["check", str(record(tmp_path / "good"))]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "a result: good", "ok  run: scored: every part is real, and the", "    source is a commit"]
 
 
 @pytest.mark.parametrize(("spoilt", "reason"), [
@@ -120,6 +130,67 @@ def test_each_reason_makes_it_none(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["check", str(tmp_path / "run")]) == 1
     text = capsys.readouterr().out
     assert text.startswith("not a result: run\n") and f"NO  {reason}" in text
+
+
+STAND_IN = {"name": "m", "stand_in": True}
+DIRTY = {"sources": {"/src": {"commit": "c", "dirty": True}}}
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"parts": {"trainer": STAND_IN}}, "run: scored: trainer 'm' is a stand-in"),
+    ({"observers": [STAND_IN]}, "run: scored: observer 'm' is a stand-in"),
+    ({"seed": 2}, "run: record: seed: was 1, is 2"),
+    ({"provenance_sha256": ""}, "provenance.json is not what was kept when its attempt began")])
+def test_a_first_event_that_was_changed_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                 changes: dict[str, Any], reason: str) -> None:
+    code, verdict = check(record(tmp_path / "run", **changes), capsys)
+    assert code == 1 and len(found := refusals(verdict)) == 1 and found[0].endswith(reason)
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), [
+    ("profile.json", {**SETTINGS, "seed": 2}, "profile.json: seed: was 1, is 2"),
+    ("profile.json", None, "profile.json cannot be read"),
+    ("provenance.json", DIRTY, "provenance.json is not what was kept"), ("provenance.json", None, "provenance.json"),
+    ("eval/provenance.json", DIRTY, "eval/provenance.json is not what was kept"),
+    ("eval/provenance.json", [], "eval/provenance.json holds no JSON object")])
+def test_files_beside_the_journals_have_to_be_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str,
+                                                     value: Any, reason: str) -> None:
+    run = evaluated(tmp_path / "run")
+    (run / name).unlink()
+    if value is not None:
+        keep(run / name, value)
+    code, verdict = check(run, capsys)
+    assert code == 1 and len(found := refusals(verdict)) == 1 and reason in found[0]
+
+
+def test_a_source_that_is_no_commit_cannot_be_scored_whatever_the_events_say(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = record(tmp_path / "run", provenance_sha256=software_sha256(DIRTY))
+    keep(run / "provenance.json", DIRTY)
+    assert refusals(check(run, capsys)[1]) == ["run: scored: source tree /src has changes that no commit holds"]
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"run": "other"}, "run: record: evaluation: run: was \"run\", is \"other\""),
+    ({"metric": "accuracy"}, "run: record: evaluation: metric: was \"pass_k\", is \"accuracy\""),
+    ({"target": 0.25}, "run: record: evaluation: target: was 0.5, is 0.25"),
+    ({"forced": ["tasks: was 1, is 2"]}, "run: scored: its evaluation differs from its training: tasks: was 1, is 2"),
+    ({"settings": {**SETTINGS, "deterministic": True}}, "run: record: evaluation: deterministic: was false, is true"),
+    ({"settings": {**SETTINGS, "generator": {"use": "other"}, "policy": {**SETTINGS["policy"], "checkpoint": "x"}}},
+     None)])
+def test_an_evaluation_is_of_its_training(tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any],
+                                          reason: str | None) -> None:
+    _, verdict = check(evaluated(tmp_path / "run", **changes), capsys)
+    assert refusals(verdict) == ([] if reason is None else [reason])
+
+
+def test_an_evaluation_that_does_not_say_what_it_is_made_of_is_no_run(tmp_path: Path,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    run = evaluated(tmp_path / "run")
+    journal = run / "eval" / "events.jsonl"
+    journal.write_text(journal.read_text().replace('"parts"', '"were"'))
+    assert main(["check", str(run)]) == 2
+    assert "holds no run whose first event says what it is made of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ruleset", "observers", "found"), [

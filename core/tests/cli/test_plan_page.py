@@ -18,6 +18,9 @@ class Config(Settings):
     sha256: str | None = "cafe"
     away: bool = False
 
+class Divided(Config):
+    division: str | None = None
+
 class Cluster:
     def __init__(self, context):
         self.away = context.config.away
@@ -49,7 +52,7 @@ def needs(config):
     return Need(2, 1, {"data": ((0, 1),)})
 
 hardware = Plugin("racks", Role.HARDWARE, "for tests", Config, __name__ + ":Cluster")
-ruleset = Plugin("stern", Role.RULESET, "for tests", Config, __name__ + ":Rules")
+ruleset = Plugin("stern", Role.RULESET, "for tests", Divided, __name__ + ":Rules")
 fabric = Plugin("far", Role.FABRIC, "for tests", Config, "none:none", capabilities=Capabilities(hosts=True))
 trainer = Plugin("weighed", Role.TRAINER, "for tests", Config, "none:none", needs=__name__ + ":needs",
                  describe=__name__ + ":memory", capabilities=Capabilities(sends=frozenset({"shared"})))
@@ -84,6 +87,11 @@ def test_rules_that_do_not_hold_come_first_then_those_that_nobody_knows(racks) -
         f"ok   steps: 10  [local registry.toml:{line}]", "     ten steps are enough", "ok   free: fine", ""]
 
 
+def test_rules_say_for_which_division_they_were_judged(racks) -> None:
+    assert "rules of the open division: 1 do not hold, 1 cannot be judged here, 2 hold" in lines_of(
+        "ruleset.division=open")
+
+
 def test_hosts_are_a_table_and_groups_say_how_far_they_reach(racks) -> None:
     assert section(lines_of(), "placement") == [
         "domain  hosts     workers", "x       1 x    a  trainer 1", "x       1 x    b  generator 1",
@@ -112,11 +120,16 @@ def test_a_plan_without_hosts_and_rules_leaves_these_out(bench) -> None:
     assert not [line for line in lines if line.startswith("rules:")]
 
 
-def test_deferred_validations_are_counted(bench) -> None:
-    sets = ("validation.deferred=true", "validation.start_at=4", "validation.period=2", "generator.use=steady")
+@pytest.mark.parametrize(("sets", "counted"), [
+    (["validation.period=2"], "after steps 4, 6, 8, ...: 4 times at most, at 32 to 80 samples"),
+    (["validation.period=4", "validation.at_end=true"],
+     "after steps 4, 8 and after the last one, 10: 3 times at most, at 32 to 80 samples"),
+])
+def test_deferred_validations_are_counted(bench, sets: list[str], counted: str) -> None:
+    sets = ["validation.deferred=true", "validation.start_at=4", "generator.use=steady", *sets]
     lines = list(page(make_plan(resolve("base", overrides=sets)), 1000))
     said = next(line for line in lines if line.startswith("validation"))
-    assert "after steps 4, 6, 8, ...: 4 times at most, at 32 to 80 samples; deferred: weights are saved" in said
+    assert f"{counted}; deferred: weights are saved" in said
     assert any(line.startswith("step") and line.endswith("at most 10 steps, 80 samples") for line in lines)
 
 

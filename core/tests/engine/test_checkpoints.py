@@ -15,7 +15,7 @@ def write(store, step, **state):
     (folder / "trainer").mkdir()
     (folder / "trainer" / "weights").write_bytes(bytes([step]))
     whole = {"run": "r", "step": step, "seq": 1, "met": False, "buffer": {}, "probes": [], "probe_first": None}
-    return store.commit(folder, {**whole, **state})
+    return store.commit(folder, store.seal(folder), {**whole, **state})
 
 
 def test_the_newest_checkpoint_is_restored_and_old_ones_are_pruned(tmp_path):
@@ -107,6 +107,7 @@ def test_a_checkpoint_written_again_replaces_the_other(tmp_path):
     write(store, 1)
     (write(store, 1) / "trainer").rename(tmp_path / "step-00001" / "moved")
     assert sorted(path.name for path in write(store, 1).iterdir()) == ["state.json", "trainer"]
+    store.sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00001"]
 
 

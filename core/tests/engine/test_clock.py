@@ -1,13 +1,14 @@
 """Virtual time: it jumps, ties keep their order, what would need real time is refused."""
 
 import asyncio
+import threading
 import os
 import time
 
 import pytest
 
 from grpo_bench.engine import RealClock, VirtualDeadlock, run_virtual
-from grpo_bench.engine.clock import LaterClock, disagreements, run_real
+from grpo_bench.engine.clock import LaterClock, aside, disagreements, run_real
 
 
 def test_an_hour_of_sleeping_passes_at_once_and_time_outs_follow():
@@ -103,3 +104,16 @@ def test_a_later_clock_counts_from_when_it_was_made():
         return later.since_process_start(), later.monotonic(), later.cpu_seconds(), later.now_utc() == clock.now_utc()
 
     assert run_virtual(main) == (2.0, 7.0, 0.0, True)
+
+
+def test_work_that_is_done_aside_lets_the_loop_turn():
+    async def main(clock):
+        turned = threading.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        return await aside(lambda: turned.wait(10))
+
+    assert run_real(main)
+
+
+def test_virtual_time_does_it_at_once():
+    assert run_virtual(lambda clock: aside(threading.get_ident)) == threading.get_ident()

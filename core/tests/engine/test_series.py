@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from grpo_bench.engine.checkpoints import CheckpointStore
 from grpo_bench.engine.series import FILE, Weights, check_saved, name_of, read_weights, series_of, state_of
 from grpo_bench.engine.stored import StoredTrainer
 from grpo_bench.steps import Probe, answers, probe_batch, refit
+from grpo_bench.steps.seals import seal_of
 from grpo_bench.steps.transport import receive_tensors
 
 AT = "2026-01-01T00:00:00.000000+00:00"
@@ -34,7 +37,7 @@ def write(folder, step, *, probe=None, comparable=True, run="r"):
     (written / "trainer").mkdir()
     save_file(TENSORS, written / "trainer" / "model.safetensors")
     state = state_of(step, AT, SPECS, probe or asked(), comparable=comparable)
-    return Weights(step, store.commit(written, {"run": run, **state}, file=FILE), AT)
+    return Weights(step, store.commit(written, store.seal(written), {"run": run, **state}, file=FILE), AT)
 
 
 def history(*steps, updated_at=AT):
@@ -43,7 +46,14 @@ def history(*steps, updated_at=AT):
     return [Event(0, AT, 0.0, Kind.RUN_STARTED, None, {"run": "r"}), *saved]
 
 
+def sealed(folder, events):
+    """The same, each with the seal of what lies there."""
+    return [replace(event, data={**event.data, "seal": seal_of(file)}) if event.kind == Kind.CHECKPOINT and (
+        file := folder / event.data["folder"] / FILE).exists() else event for event in events]
+
+
 def series(folder, events, steps, sound=None):
+    events = sealed(folder, events)
     return series_of(events, steps, folder, sound=steps if sound is None else sound, hint="mend it")
 
 
@@ -77,6 +87,19 @@ def test_weights_that_the_journal_does_not_mean_are_named(tmp_path, events, run)
     write(tmp_path, 2, run=run)
     with pytest.raises(RunFolderError, match="holds the weights of run"):
         series(tmp_path, events, [2])
+
+
+def test_weights_of_another_step_that_were_given_its_name_are_found(tmp_path):
+    """All that a folder says of itself can be changed: the journal has a seal of it."""
+    write(tmp_path, 2)
+    write(tmp_path, 3, comparable=False)
+    events = sealed(tmp_path, history(2, 3))
+    rmtree(tmp_path / name_of(2))
+    copytree(tmp_path / name_of(3), tmp_path / name_of(2))
+    file = tmp_path / name_of(2) / FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), "step": 2}))
+    with pytest.raises(RunFolderError, match=r"weights-00002/weights.json is not what was written"):
+        series_of(events, [2, 3], tmp_path, sound=[2, 3], hint="mend it")
 
 
 def test_an_event_that_was_taken_back_counts_no_more(tmp_path):

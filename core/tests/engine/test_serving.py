@@ -97,7 +97,8 @@ def test_an_engine_that_a_rollout_finds_lost_during_a_refit_gets_the_weights_too
         parts: Any = SimpleNamespace(plan=SimpleNamespace(profile=profile, transport="any"), generator=engines,
                                      trainer=Trainer(), attributed=anywhere, between=anywhere)
         events: list[Any] = []
-        serving = Serving(parts, pool, Recorder(clock, events.append), clock, tmp_path, None)  # type: ignore[arg-type]
+        record: Any = Recorder(clock, events.append)
+        serving = Serving(parts, pool, record, clock, tmp_path, None, transfer_s=600)  # type: ignore[arg-type]
         await serving.refit(0)
 
         async def one_is_lost() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,13 @@ def test_a_later_attempt_at_an_evaluation_goes_on_after_what_is_evaluated(evalua
     assert shown(evaluated_again, last)[1:3] == [
         "attempt 2 of the evaluation goes on after step 2",
         "pass@2 0.250 ± 0.050 (target 0.5)  step 3, checkpoint 2 of 4  elapsed 0:01  ~0:02 to the last"]
+
+
+def test_a_later_attempt_that_finds_nothing_evaluated_begins_again(evaluated_again: Any) -> None:
+    last = next(number for number, event in enumerate(evaluated_again.events) if event.kind == Kind.RESUMED)
+    resumed = evaluated_again.events[last]
+    evaluated_again.events[last] = replace(resumed, data={**resumed.data, "from_step": 0})
+    assert shown(evaluated_again, last)[1] == "attempt 2 of the evaluation begins again"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

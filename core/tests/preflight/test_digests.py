@@ -126,6 +126,13 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path, cache_file):
         file_digests(cache_file=cache_file)([tmp_path / "none"])
 
 
+def test_what_is_no_file_is_an_error_and_not_waited_for(tmp_path, cache_file):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match="it is no file"):
+            file_digests(cache_file=cache_file)([path], "sha256")
+
+
 def test_an_unknown_algorithm_is_an_error(tmp_path, cache_file):
     with pytest.raises(ValueError, match="unsupported hash type crc"):
         file_digests(cache_file=cache_file)([made(tmp_path / "f", b"x")], "crc")

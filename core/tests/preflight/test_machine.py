@@ -62,7 +62,9 @@ def test_a_run_folder_that_cannot_be_locked(plan, tmp_path, monkeypatch):
     (["checkpoint.period=2"], 4),
     (["checkpoint.period=2", "checkpoint.keep=5", "checkpoint.final=false"], 6),
     (["validation.deferred=true", "validation.start_at=4"], 7),
-    (["validation.deferred=true", "validation.period=4"], 2),
+    (["validation.deferred=true", "validation.period=4"], 3),
+    (["validation.deferred=true", "validation.period=4", "checkpoint.final=false"], 2),
+    (["validation.deferred=true", "validation.period=4", "checkpoint.period=2"], 6),
     (["validation.deferred=true", "validation.period=4", "validation.at_end=true"], 3),
     (["validation.deferred=true", "validation.period=5", "validation.at_end=true"], 2),
 ])

@@ -100,6 +100,13 @@ def test_all_that_is_missing_is_gathered_in_the_order_of_the_plan(needy) -> None
                     "not judged: trainer 'homeless', without the policy's checkpoint and its environment"]
 
 
+def test_whoever_lacks_what_no_site_file_gives_does_not_say_so_again(needy) -> None:
+    overrides = ("environment.use=needy", "environment.file=site:artifacts.train_data")
+    todo = "set it in a site file and name that with --site or $GRPO_BENCH_SITE"
+    assert survey(resolve("base", overrides=overrides)).missing == (
+        f"site: artifacts.train_data (environment.file): {todo}", *SIGHTS)
+
+
 def test_what_could_be_made_of_the_plan_is_there(needy) -> None:
     plan = survey(resolve("base", overrides=ALL))
     assert (plan.checkpoint.vocab_size, plan.tasks, plan.placements) == (0, {}, {})

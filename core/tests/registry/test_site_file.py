@@ -48,6 +48,7 @@ def test_the_environment_names_the_file_and_the_argument_goes_first(bench, monke
     ("[artifacts]\ntrain_dta = 'x'\n", r"artifacts.train_dta: unknown key; did you mean 'train_data'\?.*site.toml:2\]"),
     ("[artifacts]\n\ntrain_data = 3\n", r"artifacts.train_data: input should be a valid string, got 3 \[.*toml:3\]"),
     ("[artifacts]\ntrain_data = ''\n", r"artifacts.train_data: string should have at least 1 character"),
+    ('[artifacts]\ntrain_data = "\\u0000x"\n', r"artifacts.train_data: string should match pattern"),
     ("[artifacts]\ntrain_data = '$NOT_SET/x'\n", r"artifacts.train_data: \$NOT_SET is not set \[.*site.toml:2\]"),
     ("[artifacts]\ntrain_data = 'site:artifacts.sif_dir'\n", "a site file cannot refer to a site file"),
     ("artifacts = 3\n", "artifacts: input should be a"),

@@ -363,3 +363,15 @@ def test_how_many_at_once_is_bounded(place: Place, jobs: str, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         place("fetch", "--jobs", jobs)
     assert "should be an integer from 1 to 64" in capsys.readouterr().err
+
+
+def test_a_pipe_in_the_place_of_an_artifact_is_named_and_not_waited_for(tmp_path: Path,
+                                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "images").mkdir()
+    for name in ("tasks", "images/a.sif"):
+        os.mkfifo(tmp_path / name)
+    site = tmp_path / "site.toml"
+    site.write_text("[artifacts]\ntrain_data = 'tasks'\nsif_dir = 'images'\n")
+    assert main(["artifacts", "verify", "train_data", "sif_dir", "--site", str(site)]) == 1
+    said = capsys.readouterr().out
+    assert f"{tmp_path / 'tasks'} is no file" in said and "a.sif: no file" in said

@@ -12,6 +12,7 @@ from grpo_bench_rules_mlperf.config import MllogConfig
 from grpo_bench_rules_mlperf.form import Line, parse
 from grpo_bench_rules_mlperf.mllog import lines
 from grpo_bench_rules_mlperf.score import score_of
+from grpo_bench_rules_mlperf.training_6_1 import RULES
 from hypothesis import given, settings, strategies as st
 
 from grpo_bench.contract import Event, Kind, Phase, Status
@@ -78,6 +79,14 @@ def test_an_evaluation_that_is_not_over_ends_nothing(make_deferred, status: Stat
         assert "run_stop" not in values(log)
         assert values(log).keys() >= {"block_start", "block_stop"}
     assert "block_stop" not in values(parsed(run.events[:run.base - 1])), "the training goes on"
+
+
+@pytest.mark.parametrize("passed", [[160], [160, 165]])
+def test_an_evaluation_that_was_cut_off_followed_its_training(make_deferred, passed: list[int]) -> None:
+    """One evaluation is not two in a row, and no end says when it was."""
+    run = make_deferred(passed, status=Status.INTERRUPTED)
+    log = "".join(f"{line}\n" for line in lines(run.events, MllogConfig()))
+    assert [finding.rule for finding in audit(log, strict=RULES)] == ["mllog order"]
 
 
 def test_weights_of_another_training_end_nothing(make_deferred) -> None:

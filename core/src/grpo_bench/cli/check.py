@@ -8,7 +8,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from .columns import say
+from .columns import tell
 from .options import Verbs, run_folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _check(arguments: argparse.Namespace) -> int:
         found = [_plain(verdict) for verdict in verdicts]
         print(json.dumps(found[0] if len(found) == 1 else found))
     else:
-        say(*(line for verdict in verdicts for line in _lines(verdict)))
+        tell(*(line for verdict in verdicts for line in _lines(verdict)), indent=4)
     return 0 if all(verdict.result for verdict in verdicts) else 1
 
 

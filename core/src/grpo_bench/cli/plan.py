@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from .columns import say, width
+from .columns import page_width, say
 from .options import Verbs, add_profile_options, surveyed_by
 from .plan_page import page
 from .profiles import account
-
-WIDTH = 100
-"""Columns where stdout is no terminal."""
-NARROWEST = 40
 
 
 def add(verbs: Verbs) -> None:
@@ -31,6 +27,5 @@ def _plan(arguments: argparse.Namespace) -> int:
     elif arguments.explain:
         print("\n".join(account(resolved, plan.explained)))
     else:
-        say(*page(plan, max(NARROWEST, width() or WIDTH)))
+        say(*page(plan, page_width()))
     return 1 if plan.missing else 0
-

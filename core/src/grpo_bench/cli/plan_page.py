@@ -6,11 +6,10 @@ rule is there. Nothing is left out that decides a result; what is wide is in ``-
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .columns import columns
+from .columns import columns, wrapped
 
 if TYPE_CHECKING:
     from ..contract import Finding, ValidationSettings
@@ -24,7 +23,7 @@ _ELSEWHERE = frozenset({_MEMORY, "memory_bytes", "memory_assumed", "domains"})
 
 def page(plan: Plan, room: int) -> Iterator[str]:
     """The lines of it, at most ``room`` wide."""
-    yield from _wrapped(f"{plan.name}: {plan.profile.description}" if plan.profile.description else plan.name, room, 2)
+    yield from wrapped(f"{plan.name}: {plan.profile.description}" if plan.profile.description else plan.name, room, 2)
     yield ""
     for role, part in (*plan.parts.items(), *((part.role, part) for part in plan.observers)):
         yield from _part(plan, role.value, part, room)
@@ -36,16 +35,16 @@ def page(plan: Plan, room: int) -> Iterator[str]:
         if listed:
             yield from ("", f"{title}:")
         for line in listed:
-            yield from _wrapped(f"  {line}", room, 6)
+            yield from wrapped(f"  {line}", room, 6)
     yield ""
     yield from _rules(plan, room)
     yield _verdict(plan)
     for reason in plan.unscored:
-        yield from _wrapped(f"  {reason}", room, 4)
+        yield from wrapped(f"  {reason}", room, 4)
     if plan.missing:
         yield from ("", "missing on this machine:")
     for line in plan.missing:
-        yield from _wrapped(f"  {line}", room, 4)
+        yield from wrapped(f"  {line}", room, 4)
 
 
 def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
@@ -58,7 +57,7 @@ def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
     tables = [f"{key}: {_fact(value)}" for key, value in known.items() if isinstance(value, Mapping) and value]
     lacking = [f"not here: {name} ({why})" for name, why in part.descriptor.capabilities.lacking.items()]
     for text in filter(None, (part.descriptor.summary, env, facts, *tables, *lacking)):
-        yield from _wrapped(" " * _LABEL + text, room, _LABEL + 2)
+        yield from wrapped(" " * _LABEL + text, room, _LABEL + 2)
 
 
 def _fact(value: object) -> str:
@@ -101,26 +100,27 @@ def _seed(plan: Plan) -> str:
 
 
 def _validation(plan: Plan) -> str:
+    from ..engine import due_steps
     grpo, validation = plan.profile.grpo, plan.profile.validation
     tasks = len(plan.validation_tasks) if validation.split in plan.tasks else validation.max_tasks or "all"
     text = f"{tasks} tasks x {validation.k} rollouts, {validated_when(validation, grpo.max_steps)}"
-    due = due_steps(validation, grpo.max_steps)
-    if not validation.deferred or not due:
+    due = due_steps(plan) if validation.deferred else []
+    if not due:
         return text
     batch = grpo.prompts_per_step * grpo.generations_per_prompt
     return (f"{text}: {len(due)} times at most, at {due[0] * batch:,} to {due[-1] * batch:,} samples; deferred: "
             "weights are saved after each and validated when training is over, until the target is met")
 
 
-def due_steps(validation: ValidationSettings, max_steps: int) -> Sequence[int]:
-    """The steps after which the cadence has the policy validated."""
+def _cadence(validation: ValidationSettings, max_steps: int) -> Sequence[int]:
+    """The steps after which ``start_at`` and ``period`` have the policy validated."""
     first = max(1, -(-validation.start_at // validation.period)) * validation.period
     return range(first, max_steps + 1, validation.period)
 
 
 def validated_when(validation: ValidationSettings, max_steps: int) -> str:
     """When the policy is validated, in words: ``before the first step and after steps 5, 10, 15, ...``."""
-    due = due_steps(validation, max_steps)
+    due = _cadence(validation, max_steps)
     moments = ["before the first step"] if validation.at_start else []
     if len(due) > 3:
         moments.append("after every step" if validation.period == due[0] == 1 else
@@ -200,7 +200,8 @@ def _rules(plan: Plan, room: int) -> Iterator[str]:
     if plan.findings:
         words = (f"{len(groups['FAIL'])} do not hold", f"{len(groups['?'])} cannot be judged here",
                  f"{len(groups['ok'])} hold")
-        yield f"rules: {', '.join(words)}"
+        division = plan.resolved["ruleset"].get("division")
+        yield f"rules{f' of the {division} division' if division else ''}: {', '.join(words)}"
     for sign, findings in groups.items():
         for finding in findings:
             yield from _rule(plan, sign, finding, room)
@@ -211,9 +212,9 @@ def _rules(plan: Plan, room: int) -> Iterator[str]:
 def _rule(plan: Plan, sign: str, finding: Finding, room: int) -> Iterator[str]:
     source = plan.source(finding.key)
     place = f"  [{_place(source)}]" if source else ""
-    yield from _wrapped(f"{sign:<5}{finding.rule}: {finding.message}{place}", room, 5)
+    yield from wrapped(f"{sign:<5}{finding.rule}: {finding.message}{place}", room, 5)
     for text in (finding.why, "" if finding.ok or not finding.fix else f"to do: {finding.fix}"):
-        yield from _wrapped(f"     {text}", room, 5) if text else ()
+        yield from wrapped(f"     {text}", room, 5) if text else ()
 
 
 def _place(item: Explained) -> str:
@@ -230,8 +231,4 @@ def _verdict(plan: Plan) -> str:
 
 
 def _labelled(label: str, text: str, room: int) -> list[str]:
-    return _wrapped(f"{label:<{_LABEL}}{text}", room, _LABEL)
-
-
-def _wrapped(text: str, room: int, indent: int) -> list[str]:
-    return textwrap.wrap(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return wrapped(f"{label:<{_LABEL}}{text}", room, _LABEL)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .columns import say, width
+from .columns import page_width, say, wrapped
 from .options import Verbs, add_profile_options, surveyed_by
-from .plan import NARROWEST, WIDTH
 
 if TYPE_CHECKING:
     from ..contract import Finding
@@ -36,7 +34,7 @@ def add(verbs: Verbs) -> None:
 
 def _preflight(arguments: argparse.Namespace) -> int:
     from ..preflight import DigestCache, Progress, default_file, preflight
-    progress = Progress(width() or WIDTH)
+    progress = Progress(page_width())
     cache = None if arguments.no_cache else DigestCache(default_file())
     try:
         progress.say("making the plan")
@@ -50,7 +48,7 @@ def _preflight(arguments: argparse.Namespace) -> int:
         print(json.dumps({"profile": plan.name, "ok": ok, "findings": [
             {"by": by, **asdict(finding), "origin": origins.get(finding.key, "")} for by, finding in judged]}))
     else:
-        say(*_lines(judged, origins, max(NARROWEST, width() or WIDTH)))
+        say(*_lines(judged, origins, page_width()))
     return 0 if ok else 1
 
 
@@ -80,14 +78,10 @@ def _gravity(finding: Finding) -> int:
 def _finding(finding: Finding, origins: Mapping[str, str], room: int, *, said: bool) -> Iterator[str]:
     """One finding; a reason that was ``said`` is not repeated."""
     mark = ("ok  ", "?   ", "FAIL")[_gravity(finding)]
-    yield from _wrapped(f"  {mark} {finding.rule}: {finding.message}", room, 7)
+    yield from wrapped(f"  {mark} {finding.rule}: {finding.message}", room, 7)
     if finding.ok:
         return
     where = f"{finding.key}, {origins[finding.key]}" if finding.key in origins else ""
     for label, text in (("why", "" if said else finding.why), ("fix", finding.fix), ("set", where)):
         if text:
-            yield from _wrapped(f"       {label}: {text}", room, 12)
-
-
-def _wrapped(text: str, room: int, indent: int) -> list[str]:
-    return textwrap.wrap(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+            yield from wrapped(f"       {label}: {text}", room, 12)

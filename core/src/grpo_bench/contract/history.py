@@ -26,7 +26,7 @@ TIMES = frozenset({"seconds", "durations", "ended_at", "updated_at", "cpu_s", "w
 CLOCKS = "ledger"
 """The alarm that says that clocks or ledger disagree."""
 
-_NAMES = frozenset({"run", "worker"})
+_NAMES = frozenset({"run", "worker", "provenance_sha256", "seal"})
 _ROLLOUTS = (Kind.ROLLOUT, Kind.GROUP)
 
 
@@ -60,8 +60,8 @@ def _uninterrupted(events: Iterable[Event]) -> list[Event]:
 
 def timeless(events: Iterable[Event]) -> list[tuple[str, int | None, Mapping[str, Any]]]:
     """Kind, step and data of the canonical history without anything that a clock decides: times, what was said about
-    them, the run's name, who did a rollout, and the order in which the rollouts between two other events ended. Equal
-    for equal seeds of a deterministic profile."""
+    them, the run's name, where it ran, who did a rollout, and the order in which the rollouts between two other events
+    ended. Equal for equal seeds of a deterministic profile."""
     found: list[tuple[str, int | None, Mapping[str, Any]]] = []
     block: list[Event] = []
     for event in canonical(events):

@@ -252,7 +252,8 @@ class LimitSettings(Settings):
     refit_s: Seconds = 600.0
     """Seconds for one refit, both sides; and for pausing and resuming the generator around it."""
     checkpoint_s: Seconds = 3600.0
-    """Seconds for writing or loading one checkpoint, or hashing the weights."""
+    """Seconds for writing or loading one checkpoint, or hashing the weights; and for a refit from a checkpoint, where
+    refit_s is less."""
     stall_report_s: Seconds = 120.0
     """Seconds without any progress after which the watchdog reports what everybody waits for."""
 

@@ -48,7 +48,8 @@ class Restored:
 
 
 class CheckpointStore:
-    """The ``checkpoints`` folder of a run."""
+    """The ``checkpoints`` folder of a run. What handles all of a checkpoint's bytes takes long: ``begin``, ``seal``,
+    ``prune`` and ``sweep``."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder = folder
@@ -59,24 +60,30 @@ class CheckpointStore:
         if not self._folder.is_dir():
             self._folder.mkdir()
             sync(self._folder.parent)
-        for left in [*self._folder.glob(".writing-*"), *self._folder.glob(".removing-*")]:
-            shutil.rmtree(left)
+        self.sweep()
         folder = self._folder / f".writing-{name}"
         folder.mkdir()
         return folder
 
-    def commit(self, written: Path, state: Mapping[str, Any] | None = None, *, file: str = STATE) -> Path:
-        """Make what was written durable and give it its name; returns the final folder. ``state`` goes into ``file``
-        with the seals of what the trainer wrote."""
-        if state is not None:
-            kept = {**state, "seals": seals(written / TRAINER)}
-            (written / file).write_text(json.dumps(to_jsonable(kept)))
-        for path in sorted(written.rglob("*"), reverse=True):
+    def seal(self, written: Path) -> dict[str, str]:
+        """Make what the trainer wrote durable, which may take as long as writing it did; returns its seals."""
+        weights = written / TRAINER
+        found = seals(weights)
+        for path in [*sorted(weights.rglob("*"), reverse=True), weights]:
             sync(path)
+        return found
+
+    def commit(self, written: Path, sealed: Mapping[str, str], state: Mapping[str, Any] | None = None, *,
+               file: str = STATE) -> Path:
+        """Give a checkpoint whose trainer's part is ``sealed`` its name; returns the final folder. ``state`` goes into
+        ``file`` with the seals. One that had the name is out of the way, for ``sweep`` to remove."""
+        if state is not None:
+            (written / file).write_text(json.dumps(to_jsonable({**state, "seals": sealed})))
+            sync(written / file)
         sync(written)
         final = written.with_name(written.name.removeprefix(".writing-"))
         if final.exists():
-            self._remove(final)
+            _put_away(final)
         written.rename(final)
         sync(self._folder)
         return final
@@ -84,7 +91,13 @@ class CheckpointStore:
     def prune(self) -> None:
         """Remove all but the newest ``keep`` step checkpoints."""
         for folder in self._steps()[:-self._keep]:
-            self._remove(folder)
+            _put_away(folder)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what was not finished, and what is no longer wanted."""
+        for left in [*self._folder.glob(".writing-*"), *self._folder.glob(".removing-*")]:
+            shutil.rmtree(left)
 
     def latest(self, history: Sequence[Event]) -> Restored | None:
         """The newest checkpoint of the run that recorded ``history``, or None; RunFolderError where it is not whole."""
@@ -103,9 +116,6 @@ class CheckpointStore:
     def _steps(self) -> list[Path]:
         return sorted(folder for folder in self._folder.glob("step-*") if (folder / STATE).is_file())
 
-    def _remove(self, folder: Path) -> None:
-        shutil.rmtree(folder.rename(folder.with_name(f".removing-{folder.name}")))
-
     def _read(self, folder: Path) -> Mapping[str, Any]:
         try:
             state = from_jsonable(json.loads((folder / STATE).read_text()))
@@ -118,6 +128,10 @@ class CheckpointStore:
         if wrong := broken(folder / TRAINER, state["seals"]):
             raise RunFolderError(f"{folder / TRAINER} is damaged: {wrong}", hint=_REMOVE)
         return state
+
+
+def _put_away(folder: Path) -> None:
+    folder.rename(folder.with_name(f".removing-{folder.name}"))
 
 
 def name_of(step: int) -> str:

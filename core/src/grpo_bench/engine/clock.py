@@ -159,6 +159,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
+async def aside(work: Callable[[], T]) -> T:
+    """What ``work`` returns, done in a thread while the loop turns. In virtual time, which has no threads and in which
+    no work takes time, it is done at once."""
+    if isinstance(asyncio.get_running_loop(), VirtualLoop):
+        return work()
+    return await asyncio.to_thread(work)
+
+
 def disagreements(ending: Mapping[str, Any], elapsed_s: float, process_s: float) -> list[str]:
     """What is wrong with a run's account of its time, in words: phases that do not add up to the whole, or a clock that
     went another way than the system's since the process began. Within 0.1 % or 50 ms both are right."""

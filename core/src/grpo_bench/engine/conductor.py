@@ -25,7 +25,7 @@ from ..steps.transport import WINDOW
 from .assembly import Assembly, bare_context, crossing
 from .attempt import Attempt, Busy, Display, Opening, Outcome
 from .clock import disagreements
-from .folder import record_software
+from .folder import record_software, software_of, software_sha256
 from .log import Log, logger
 from .recorder import Recorder
 from .rollouts import first_error
@@ -176,7 +176,8 @@ class Conductor(ABC):
         opening = self._opening()
         self._observers.run_started(RunFacts(attempt.run, self._folder, dict(self._plan.resolved), opening.scored,
                                              attempt.history))
-        self._recorder.emit(opening.kind, at_s=0.0, **opening.data)
+        self._recorder.emit(opening.kind, at_s=0.0, **opening.data,
+                            provenance_sha256=software_sha256(software_of(self._plan)))
         self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
 
     async def _waiting(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..contract import Kind, Phase, RunFolderError, Status, Trainer, settings_of
 from ..observers import EVALUATION
 from ..observers.durable import sync
 from ..steps import Probe
+from ..steps.transport import HF_FOLDER
 from .assembly import Assembly
 from .attempt import Attempt, Display, Opening, Outcome
 from .conductor import Conductor
@@ -101,7 +102,7 @@ class Evaluator:
 
     def __init__(self, parts: Assembly, stored: StoredTrainer, recorder: Recorder, observers: Any, clock: Any,
                  transport_folder: Path, left: Sequence[Weights]) -> None:
-        refit = parts.plan.profile.refit
+        refit, limits = parts.plan.profile.refit, parts.plan.profile.limits
         self._parts = parts
         self._stored = stored
         self._recorder = recorder
@@ -110,7 +111,9 @@ class Evaluator:
         self._probe = Probe(refit.probe_bound, refit.probe_growth)
         self._incomparable = parts.plan.incomparable or _unanswered(left)
         self._serving = Serving(parts, self._pool, recorder, clock, transport_folder,
-                                None if self._incomparable else self._probe)
+                                None if self._incomparable else self._probe,
+                                transfer_s=max(limits.refit_s, limits.checkpoint_s),
+                                lying=stored.folder if parts.plan.transport == HF_FOLDER else None)
         self._validator = Validator(parts, self._pool, self._serving, recorder, observers, clock)
 
     @property

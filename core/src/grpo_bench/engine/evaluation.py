@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Event, Kind, Missing, RegistryError, Role, RunFolderError, Status, divided, settings_of
-from ..observers import journal_sha256, read_run, summarise
+from ..observers import journal_sha256, metric_label, read_run, summarise
 from ..observers.journal import FILE as JOURNAL
 from ..observers.journal import lock
 from ..registry import Plan, make_plan, read_object, recorded
+from ..registry.fit import stored_transport
 from ..registry.names import dotted
 from ..registry.overrides import parse_overrides
-from ..steps.transport import NAME as SAFETENSORS
-from .resume import CHECKPOINTS, FINISHED, PROFILE, differences, leads_on, provenance_file, refused
+from .resume import CHECKPOINTS, FINISHED, PROFILE, differences, leads_on, provenance_file, refused, unequal
 from .series import Weights, series_of
 from .validating import due_steps
 
@@ -86,10 +86,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An evaluation that has ended, and the summary of its run."""
+    """An evaluation that has ended, the summary of its run, and what its metric is called."""
 
     status: Status
     summary: Mapping[str, Any]
+    metric: str
 
 
 @contextmanager
@@ -118,7 +119,8 @@ def prepare_evaluation(folder: Path, *, overrides: Sequence[str] = (), force: bo
     training, before = map(tuple, divided(read_run(folder)))
     _check_trained(folder, training)
     if before and before[-1].kind == Kind.RUN_ENDED and before[-1].data["status"] in FINISHED:
-        return Verdict(Status(before[-1].data["status"]), summarise([*training, *before]))
+        summary = summarise([*training, *before])
+        return Verdict(Status(before[-1].data["status"]), summary, metric_label(summary["metric"], before[0].data["k"]))
     forced: tuple[str, ...] = ()
     if plan is None:
         plan = _planned(folder, training, overrides)
@@ -130,7 +132,8 @@ def prepare_evaluation(folder: Path, *, overrides: Sequence[str] = (), force: bo
     series = series_of(training, steps, folder / CHECKPOINTS, sound={*steps} - done,
                        hint="restore them from a copy: a series that is not whole is not evaluated")
     placements = {name: place for name, place in plan.placements.items() if name != Role.TRAINER}
-    return Evaluation(replace(plan, transport=SAFETENSORS, placements=placements), folder, training, before,
+    return Evaluation(replace(plan, transport=stored_transport(plan.parts[Role.GENERATOR].descriptor),
+                              placements=placements), folder, training, before,
                       journal_sha256(folder / JOURNAL), tuple(series), forced)
 
 
@@ -143,6 +146,15 @@ def validations(events: Iterable[Event]) -> list[Event]:
         elif event.kind == Kind.VALIDATION:
             kept.append(event)
     return kept
+
+
+def set_otherwise(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> Iterator[str]:
+    """How settings of an evaluation differ from the training's where they may not, a line each."""
+    allowed = {**trained, **{section: evaluated.get(section) for section in _SECTIONS}}
+    section, key = _CHECKPOINT
+    if all(isinstance(settings.get(section), Mapping) for settings in (trained, evaluated)):
+        allowed[section] = {**trained[section], key: evaluated[section].get(key)}
+    return unequal("", allowed, evaluated)
 
 
 def _check_trained(folder: Path, training: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ def make_folder(plan: Plan, runs: Path, now: datetime) -> Path:
         made = runs / f".new-{stem}-{os.getpid()}"
         made.mkdir()
         _keep(made / PROFILE, plan.resolved)
-        _keep(made / provenance_file(1), _software(plan))
+        _keep(made / provenance_file(1), software_of(plan))
         folder = _named(made, stem)
         sync(runs)
     except OSError as error:
@@ -46,14 +47,19 @@ def record_software(folder: Path, attempt: int, plan: Plan) -> None:
     """Before an attempt records anything of itself; RunFolderError where that cannot be."""
     file = folder / provenance_file(attempt)
     try:
-        _keep(file, _software(plan))
+        _keep(file, software_of(plan))
     except OSError as error:
         raise RunFolderError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
 
 
-def _software(plan: Plan) -> dict[str, Any]:
+def software_of(plan: Plan) -> dict[str, Any]:
     """What an attempt is made of: the profile's name, and the provenance statement of its plan."""
     return {"profile": plan.name, **plan.provenance}
+
+
+def software_sha256(software: Mapping[str, Any]) -> str:
+    """The hash of that, however its file is laid out."""
+    return hashlib.sha256(json.dumps(software, sort_keys=True).encode()).hexdigest()
 
 
 def _named(made: Path, stem: str) -> Path:

@@ -14,16 +14,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..contract import BatchError, Group, Kind, Phase, Purpose, Role, Status, TrainBatch, UpdateStats
+from ..contract import BatchError, Group, Kind, Phase, PluginError, Purpose, Role, Status, TrainBatch, UpdateStats
 from ..steps import Probe, apply_masks, build_batch, needs_prev, needs_reference, with_advantages
 from .assembly import Assembly, within
 from .buffer import GroupBuffer, Ticket
 from .checkpoints import TRAINER, CheckpointStore, Restored, name_of
+from .clock import aside
 from .probes import random_probes, sampled_probes
 from .recorder import Recorder
 from .rollouts import RolloutPool, pool_of
@@ -61,7 +63,7 @@ class Loop:
         self._rolling: set[asyncio.Task[None]] = set()
         self._probe = Probe(profile.refit.probe_bound, profile.refit.probe_growth, kept=random_probes(parts.plan))
         self._serving = Serving(parts, self._pool, recorder, clock, transport_folder,
-                                None if parts.plan.incomparable else self._probe)
+                                None if parts.plan.incomparable else self._probe, transfer_s=profile.limits.refit_s)
         self._validator = Validator(parts, self._pool, self._serving, recorder, observers, clock)
         self._deferred = profile.validation.deferred
         self._updated_at = ""
@@ -206,7 +208,7 @@ class Loop:
         with self._parts.attributed(Role.TRAINER, step=step):
             stats = await within(self._parts.trainer.update(batch), self._profile.limits.update_s, "the update",
                                  "limits.update_s")
-            _check_finite(stats)
+            _check(stats)
         self._updated_at = stats.ended_at
         self._recorder.emit(Kind.UPDATE, loss=stats.loss, grad_norm=stats.grad_norm, learning_rate=stats.learning_rate,
                             tokens=stats.tokens, ended_at=stats.ended_at, metrics=dict(stats.metrics))
@@ -235,7 +237,7 @@ class Loop:
         async with self._serving.trainer:
             self._recorder.enter(Phase.CHECKPOINT)
             await self._saver.save(name_of(step), "full", self._state)
-        self._store.prune()
+        await aside(self._store.prune)
 
     def _state(self, _: Path) -> dict[str, Any]:
         return {"step": self.progress.step, "seq": self._recorder.next_seq, "met": self.progress.met,
@@ -257,8 +259,16 @@ class Loop:
             self._saver.written(restored.folder, "full", 0.0)
 
 
-def _check_finite(stats: UpdateStats) -> None:
-    """The weights cannot be trusted after an update whose loss or gradient is no number."""
+def _check(stats: UpdateStats) -> None:
+    """The weights cannot be trusted after an update whose loss or gradient is no number, nor a run be timed by one
+    whose end is no moment."""
+    try:
+        timed = datetime.fromisoformat(stats.ended_at).tzinfo is not None
+    except (TypeError, ValueError):
+        timed = False
+    if not timed:
+        raise PluginError(f"the update ended at {stats.ended_at!r}, which should be a time in ISO 8601 with its offset "
+                          "from UTC", hint="an error of the trainer's plugin")
     if not np.isfinite([stats.loss, stats.grad_norm]).all():
         raise BatchError(f"the update's loss is {stats.loss:g} and the norm of its gradient {stats.grad_norm:g}",
                          hint="see the batch in events.jsonl; a lower learning rate may be needed")

@@ -111,15 +111,15 @@ def provenance_file(attempt: int) -> str:
 def differences(settings: Mapping[str, Any], settings_now: Mapping[str, Any], software: Mapping[str, Any],
                 software_now: Mapping[str, Any]) -> Iterator[str]:
     """What differs between the settings and the software of then and now, a line each."""
-    yield from _unequal("", settings, settings_now)
+    yield from unequal("", settings, settings_now)
     for part in _COMPARED:
-        yield from _unequal(part, software.get(part), json.loads(json.dumps(software_now[part])))
+        yield from unequal(part, software.get(part), json.loads(json.dumps(software_now[part])))
 
 
 def _differences(history: Sequence[Event], plan: Plan, before: Mapping[str, Any]) -> Iterator[str]:
     yield from differences(settings_of(history), plan.resolved, before, plan.provenance)
     if plan.deterministic:
-        yield from _unequal("placements", _sizes(history[0].data["placements"]), _sizes(plan.to_json()["placements"]))
+        yield from unequal("placements", _sizes(history[0].data["placements"]), _sizes(plan.to_json()["placements"]))
 
 
 def _sizes(placements: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,10 +127,11 @@ def _sizes(placements: Mapping[str, Any]) -> dict[str, Any]:
     return {name: {key: placement.get(key) for key in ("workers", "threads")} for name, placement in placements.items()}
 
 
-def _unequal(path: str, before: Any, now: Any) -> Iterator[str]:
+def unequal(path: str, before: Any, now: Any) -> Iterator[str]:
+    """Where two values differ, a line each."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted({*before, *now}):
-            yield from _unequal(f"{path}.{key}" if path else key, before.get(key), now.get(key))
+            yield from unequal(f"{path}.{key}" if path else key, before.get(key), now.get(key))
     elif before != now:
         yield f"{path}: was {_short(before)}, is {_short(now)}"
 

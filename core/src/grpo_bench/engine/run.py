@@ -124,7 +124,7 @@ def _say(outcome: Outcome, json_output: bool) -> None:
 
 def _repeat(verdict: Verdict, folder: Path, json_output: bool) -> None:
     summary = verdict.summary
-    value = f", {summary['metric']} {summary['value']:.3f} after step {summary['steps']}" if summary["metric"] else ""
+    value = f", {verdict.metric} {summary['value']:.3f} after step {summary['steps']}" if verdict.metric else ""
     print(f"{folder} has been evaluated: {verdict.status.replace('_', ' ')}{value}",
           file=sys.stderr if json_output else sys.stdout)
     if json_output:

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from ..contract import Kind, Role
 from ..steps import Probe
+from ..steps.seals import seal_of
 from .assembly import Assembly, within
 from .checkpoints import STATE, TRAINER, CheckpointStore, size_of
+from .clock import aside
 from .recorder import Recorder
 from .series import FILE as WEIGHTS
 from .series import check_saved, name_of, state_of
@@ -33,16 +35,22 @@ class Saver:
         """Write a checkpoint. ``state`` is that of its end, given what the trainer wrote: rollouts go on meanwhile.
         What was recorded before it is on the disk before the checkpoint is, and the event comes once both are."""
         started = self._clock.monotonic()
-        folder = self._store.begin(name)
+        folder = await aside(lambda: self._store.begin(name))
         weights = folder / TRAINER
         weights.mkdir()
         with self._parts.attributed(Role.TRAINER, step=self._recorder.step):
             await within(self._parts.trainer.save(weights, what), self._limit_s, "writing the checkpoint",
                          "limits.checkpoint_s")
+        sealed = await within(aside(lambda: self._store.seal(folder)), self._limit_s, "getting the checkpoint to disk",
+                              "limits.checkpoint_s")
+        with self._parts.attributed(Role.TRAINER, step=self._recorder.step):
             kept = {"run": self._run, **state(weights)} if state is not None else None
         self._observers.sync()
-        final = self._store.commit(folder, kept, file=file)
+        final = self._store.commit(folder, sealed, kept, file=file)
+        if file == WEIGHTS:
+            data["seal"] = seal_of(final / file)
         self.written(final, what, self._clock.monotonic() - started, **data)
+        await aside(self._store.sweep)
 
     async def save_weights(self, step: int, updated_at: str, probe: Probe) -> None:
         """Keep the weights for the evaluation. What the trainer said to the last refit's probe is kept with them: it is

@@ -3,8 +3,8 @@
 A folder ``weights-00018`` is written whole or not at all, as any checkpoint, and is never pruned. It holds what the
 trainer saved in HF form and ``weights.json``: run and step, when the update behind the weights had ended, the tensors
 that the trainer sends in a refit, in order, the sequences of the last refit's probe and what the trainer said about
-them, and seals of its files. The journal has an event for each. A series is whole when there is an event and a sound
-folder for every step that is due.
+them, and seals of its files. The journal has an event for each, with the seal of ``weights.json``. A series is whole
+when there is an event and a sound folder for every step that is due.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ..contract import Doubles, Event, GrpoBenchError, Ids, Kind, RunFolderError, TensorSpec, canonical
 from ..contract.codec import from_jsonable
 from ..steps import Probe
-from ..steps.seals import broken
+from ..steps.seals import broken, seal_of
 from ..steps.stored import StoredTensors
 from .checkpoints import TRAINER
 
@@ -97,7 +97,7 @@ def series_of(history: Sequence[Event], steps: Sequence[int], folder: Path, *, s
         weights = Weights(step, folder / event.data["folder"], event.data["updated_at"])
         found.append(weights)
         if step in sound:
-            faults += _faults(weights, run)
+            faults += _faults(weights, run, event.data.get("seal"))
     if faults:
         more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
         shown = "".join(f"\n    {line}" for line in (*faults[:_SHOWN], *more))
@@ -105,7 +105,7 @@ def series_of(history: Sequence[Event], steps: Sequence[int], folder: Path, *, s
     return found
 
 
-def _faults(weights: Weights, run: str) -> Iterator[str]:
+def _faults(weights: Weights, run: str, seal: str | None) -> Iterator[str]:
     folder = weights.folder
     if not folder.is_dir():
         yield f"{folder} is missing"
@@ -119,6 +119,8 @@ def _faults(weights: Weights, run: str) -> Iterator[str]:
     if said != (run, weights.step, weights.updated_at):
         yield (f"{folder} holds the weights of run {said[0]}, step {said[1]}, updated at {said[2]}; the journal says "
                f"run {run}, step {weights.step}, updated at {weights.updated_at}")
+    elif seal_of(folder / FILE) != seal:
+        yield f"{folder / FILE} is not what was written when the weights were saved"
     elif wrong := _broken(folder / TRAINER, state["seals"]):
         yield f"{folder / TRAINER} is damaged: {wrong}"
 

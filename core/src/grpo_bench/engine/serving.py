@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from .rollouts import RolloutPool
 
 
 class Serving:
-    """``version`` is that of the last refit; ``probe`` is None where trainer and generator cannot be compared."""
+    """``version`` is that of the last refit; ``probe`` is None where trainer and generator cannot be compared.
+    Weights have ``transfer_s`` seconds to reach the generator. The two meet in a new folder below ``folder``; or in the
+    one that ``lying`` names, where the engines read weights that lie on disk."""
 
     def __init__(self, parts: Assembly, pool: RolloutPool, recorder: Recorder, clock: Any, folder: Path,
-                 probe: Probe | None) -> None:
+                 probe: Probe | None, *, transfer_s: float, lying: Callable[[], Path] | None = None) -> None:
         self.trainer = asyncio.Lock()
         self.version = 0
         self._parts = parts
@@ -37,6 +40,8 @@ class Serving:
         self._clock = clock
         self._folder = folder
         self._probe = probe
+        self._transfer_s = transfer_s
+        self._lying = lying
         self._profile = parts.plan.profile
         self._looking = asyncio.Lock()
         self._looks = 0
@@ -98,21 +103,29 @@ class Serving:
 
     async def _pass_on(self, version: int) -> RefitStats:
         parts, limits, step = self._parts, self._profile.limits, self._recorder.step
-        self._transfers += 1
-        folder = self._folder / f"{self._transfers}-v{version}"
-        folder.mkdir()
-        try:
+        with self._meeting(version) as folder:
             with parts.attributed(Role.TRAINER, step=version):
                 tensors = parts.trainer.tensors()
             transfer = Transfer(version, parts.plan.transport, str(folder), tensors, self._profile.refit.chunk_bytes,
-                                limits.refit_s, receivers=len(parts.generator.addresses()))
+                                self._transfer_s, receivers=len(parts.generator.addresses()))
             with parts.between(step=version):
                 stats = await refit(parts.trainer, parts.generator, transfer, self._probe, self._clock)
             with parts.attributed(Role.GENERATOR, step=step if step is not None else version):
                 await within(parts.generator.resume(), limits.refit_s, "resuming the generator", "limits.refit_s")
+        return stats
+
+    @contextmanager
+    def _meeting(self, version: int) -> Iterator[Path]:
+        if self._lying is not None:
+            yield self._lying()
+            return
+        self._transfers += 1
+        folder = self._folder / f"{self._transfers}-v{version}"
+        folder.mkdir()
+        try:
+            yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return stats
 
     async def _restart_lost(self, cause: str, seen: int | None = None) -> None:
         """Start again what is lost, one caller at a time; nothing where somebody looked after ``seen`` looks."""

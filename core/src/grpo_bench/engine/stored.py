@@ -1,13 +1,14 @@
 """Weights on disk in the trainer's place: what a refit and its probe ask of a trainer, answered from a folder.
 
-The generator gets the tensors that the trainer would send, from the files that it saved, and is held against what the
-trainer said about the probe's sequences when these weights were made. So a refit from a folder passes the same check as
-one from the trainer.
+An engine that can (transport ``hf_folder``) reads the folder itself, on whatever host it is; any other gets the tensors
+that the trainer would send. Either way the generator is held against what the trainer said about the probe's sequences
+when these weights were made. So a refit from a folder passes the same check as one from the trainer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from ..contract import Floats, RefitError, TensorSpec, TrainBatch, Transfer
 from ..steps import Probe, probe_batch
 from ..steps.stored import StoredTensors
-from ..steps.transport import send_tensors
-from .checkpoints import TRAINER
+from ..steps.transport import HF_FOLDER, send_tensors
+from .checkpoints import TRAINER, size_of
 from .series import ProbeRecord, Weights, read_weights
 
 
@@ -24,6 +25,7 @@ class StoredTrainer:
     """What refits need of the contract's Trainer. ``open`` chooses the weights."""
 
     def __init__(self) -> None:
+        self._folder = Path()
         self._stored: StoredTensors | None = None
         self._tensors: tuple[TensorSpec, ...] = ()
         self._probe: ProbeRecord | None = None
@@ -31,15 +33,20 @@ class StoredTrainer:
     def open(self, weights: Weights, probe: Probe) -> None:
         """Stand for ``weights`` from now on; ``probe`` asks about their sequences then."""
         names, record = read_weights(weights)
-        self._stored = StoredTensors(weights.folder / TRAINER)
+        self._folder = weights.folder / TRAINER
+        self._stored = StoredTensors(self._folder)
         specs = {spec.name: spec for spec in self._stored.specs}
         if lacking := [name for name in names if name not in specs]:
-            raise RefitError(f"{weights.folder / TRAINER} holds no tensor {lacking[0]}",
+            raise RefitError(f"{self._folder} holds no tensor {lacking[0]}",
                              hint="restore the folder from a copy")
         self._tensors = tuple(specs[name] for name in names)
         self._probe = record
         probe.kept, probe.sampled = record.sequences[:record.kept], record.sequences[record.kept:]
         probe.first = record.first
+
+    def folder(self) -> Path:
+        """Where the weights lie."""
+        return self._folder
 
     async def start(self) -> None:
         await asyncio.sleep(0)
@@ -60,6 +67,8 @@ class StoredTrainer:
     async def send(self, transfer: Transfer) -> int:
         stored = self._stored
         assert stored is not None
+        if transfer.transport == HF_FOLDER:
+            return size_of(self._folder)
         return await send_tensors(transfer, stored.read)
 
     async def close(self) -> None:

@@ -134,7 +134,7 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
         "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": or_none(text),
         "max_steps": count, "prompts_per_step": count, "generations_per_prompt": count, "scored": flag,
         "settings?": _OBJECT, "parts?": map_of(_OBJECT), "tasks?": _OBJECT, "placements?": map_of(_OBJECT),
-        "unscored?": list_of(text)},
+        "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text},
     Kind.PHASE: {"phase": text},
     Kind.ROLLOUT: {
         "rollout_id": text, "group_id": count, "task_id": text, "purpose": one_of(Purpose), "end": one_of(End),
@@ -150,16 +150,18 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
     Kind.VALIDATION: {
         "k": count, "tasks": count, "passed": count, "metrics": map_of(figure), "standard_error": figure,
         "seconds": seconds, "target_met": flag},
-    Kind.CHECKPOINT: {"folder": text, "what": text, "seconds": seconds},
+    Kind.CHECKPOINT: {"folder": text, "what": text, "seconds": seconds, "updated_at?": moment},
     Kind.ALARM: {"name": text, "message": text},
     Kind.STALL: {"message?": text, "seconds?": seconds, "waiting?": anything},
     Kind.STEP: {"seconds": seconds, "reward_mean": or_none(figure), "rollouts": count, "sampled_tokens": count},
     Kind.RESUMED: {
-        "from_step": count, "from_seq": count, "attempt": count, "forced": list_of(text), "settings?": _OBJECT},
+        "from_step": count, "from_seq": count, "attempt": count, "forced": list_of(text), "settings?": _OBJECT,
+        "provenance_sha256?": text},
     Kind.EVALUATION_STARTED: {
         "run": text, "training_sha256": text, "metric": or_none(text), "target": or_none(figure), "k": count,
         "checkpoints": list_of(made_of({"step": count, "folder": text, "updated_at": moment})), "scored": flag,
-        "unscored": list_of(text), "settings?": _OBJECT, "parts?": map_of(_OBJECT)},
+        "unscored": list_of(text), "forced?": list_of(text), "settings?": _OBJECT, "parts?": map_of(_OBJECT),
+        "observers?": list_of(_OBJECT), "provenance_sha256?": text},
     Kind.ERROR: {
         "message": text, "hint?": or_none(text), "plugin?": or_none(text), "role?": or_none(text),
         "task?": or_none(text)},

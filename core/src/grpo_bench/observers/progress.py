@@ -115,7 +115,8 @@ class Progress:
             self._print(f"evaluates {_steps(state.weights)}")
         elif event.kind == Kind.RESUMED:
             which, step = (" of the evaluation", event.data["from_step"]) if state.weights else ("", state.step)
-            self._print(f"attempt {event.data['attempt']}{which} goes on after step {step}")
+            self._print(f"attempt {event.data['attempt']}{which} "
+                        + (f"goes on after step {step}" if step else "begins again"))
         elif event.kind == Kind.STEP:
             parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
             parts += [f"loss {number(state.loss)}"] if state.loss is not None else []

@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import queue
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -153,4 +154,6 @@ class _Reading:
 def _stamp(file: Path) -> Stamp:
     real = os.path.realpath(file)
     found = os.stat(real)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file", real)
     return Stamp(real, found.st_size, found.st_mtime_ns)

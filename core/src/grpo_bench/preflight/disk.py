@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Finding, Role
+from ..engine import due_steps
 from ..registry import Plan
 
 JOURNAL_BYTES = 2**30
@@ -35,12 +36,10 @@ def findings(plan: Plan, facts: Mapping[str, Any], runs: Path) -> Iterator[Findi
 
 def checkpoints(plan: Plan) -> int:
     """How many the run folder holds at most, at the same time."""
-    grpo, validation, kept = plan.profile.grpo, plan.profile.validation, plan.profile.checkpoint
-    if validation.deferred:
-        first = -(-max(1, validation.start_at) // validation.period) * validation.period
-        due = len(range(first, grpo.max_steps + 1, validation.period))
-        return due + (validation.at_end and grpo.max_steps % validation.period != 0)
-    return (kept.keep + 1 if kept.period else 0) + kept.final
+    kept = plan.profile.checkpoint
+    due = due_steps(plan) if plan.profile.validation.deferred else []
+    final = kept.final and plan.profile.grpo.max_steps not in due
+    return len(due) + (kept.keep + 1 if kept.period else 0) + final
 
 
 def weights_bytes(plan: Plan, facts: Mapping[str, Any]) -> int | None:

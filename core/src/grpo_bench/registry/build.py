@@ -27,7 +27,7 @@ from .parts import attributed, called, described, find_parts, made, plain
 from .placing import PLACED, Placed, place
 from .plan import Part, Plan
 from .profile import MAX_SEED, RANDOM, Profile
-from .provenance import dirty_sources, distribution_lock
+from .provenance import distribution_lock, source_faults
 from .references import reference
 from .resolved import Explained, Resolved, explain
 from .site import unresolved
@@ -196,8 +196,7 @@ def _unscored(parts: tuple[Part, ...], findings: tuple[Finding, ...], lock: Mapp
               lacks: Shortage) -> tuple[str, ...]:
     """What cannot be judged since something is missing says nothing: such a plan does not run."""
     reasons = [f"{part.role.value} {part.name!r} is a stand-in" for part in parts if part.descriptor.stand_in]
-    reasons += [f"source tree {folder} has changes that no commit holds" if lock["sources"][folder]["dirty"] else
-                f"git does not say which commit source tree {folder} is" for folder in dirty_sources(lock)]
+    reasons += source_faults(lock)
     reasons += [f"rule {finding.rule}: {finding.message}" for finding in findings
                 if not finding.ok and not (finding.unknown and lacks.lines)]
     return tuple(reasons)

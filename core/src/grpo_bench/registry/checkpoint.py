@@ -98,8 +98,8 @@ def _folder(resolved: Resolved) -> Path:
     folder = _packaged(_KEY, text, resolved) if text.startswith(PACKAGED) else _path(text, resolved)
     if not os.path.isdir(folder):
         raise resolved.merged.error(_KEY, f"no folder {folder}", kind=Missing,
-                                    hint="a path is relative to your registry file that gives it, else to the working "
-                                         "directory; it should be a folder in HF form")
+                                    hint="a path is relative to your registry file or site file that gives it, else to "
+                                         "the working directory; it should be a folder in HF form")
     return folder
 
 

@@ -14,8 +14,11 @@ from .names import choices
 from .profile import Profile
 from .resolved import Resolved
 
-CHECKPOINT_TRANSPORT = "safetensors"
-"""The transport every generator can fall back to; another one is preferred where both sides have it."""
+FALLBACK = "safetensors"
+"""The transport that goes by files; another one is preferred where both sides have it."""
+STORED = ("hf_folder", FALLBACK)
+"""How weights that lie on disk can reach a generator, the better one first: each engine reads them there itself, or
+they are sent."""
 
 _SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -35,7 +38,7 @@ def check_fit(resolved: Resolved, descriptors: Descriptors, idle: Container[Role
     _check_sizes(profile, blame)
     _check_deferred(profile, descriptors[Role.GENERATOR], blame)
     if Role.TRAINER in idle:
-        return CHECKPOINT_TRANSPORT
+        return stored_transport(descriptors[Role.GENERATOR])
     return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR], blame)
 
 
@@ -46,7 +49,7 @@ def _blame(resolved: Resolved, *paths: Key, message: str, hint: str = "") -> Inp
 def _transport(profile: Profile, trainer: Plugin, generator: Plugin, blame: Blame) -> str:
     sends, receives = trainer.capabilities.sends, generator.capabilities.receives
     both = f"trainer {trainer.name!r} sends {_list(sends)}; generator {generator.name!r} receives {_list(receives)}"
-    common = sorted(sends & receives, key=lambda name: (name == CHECKPOINT_TRANSPORT, name))
+    common = sorted(sends & receives, key=lambda name: (name == FALLBACK, name))
     wanted = profile.refit.transport
     if wanted is not None and wanted not in common:
         lacking = {**trainer.capabilities.lacking, **generator.capabilities.lacking}
@@ -129,12 +132,17 @@ def _check_sizes(profile: Profile, blame: Blame) -> None:
                             "be met")
 
 
+def stored_transport(generator: Plugin) -> str:
+    """How weights that lie on disk reach the generator; empty where they cannot."""
+    return next((name for name in STORED if name in generator.capabilities.receives), "")
+
+
 def _check_deferred(profile: Profile, generator: Plugin, blame: Blame) -> None:
-    receives = generator.capabilities.receives
-    if profile.validation.deferred and CHECKPOINT_TRANSPORT not in receives:
+    if profile.validation.deferred and not stored_transport(generator):
         raise blame(("validation", "deferred"), ("generator", "use"),
-                    message=f"a deferred evaluation sends weights from checkpoints over {CHECKPOINT_TRANSPORT!r}, "
-                            f"which generator {generator.name!r} does not receive; it receives {_list(receives)}",
+                    message=f"a deferred evaluation takes weights from checkpoints over {_list(STORED)}, of which "
+                            f"generator {generator.name!r} receives none; it receives "
+                            f"{_list(generator.capabilities.receives)}",
                     hint="choose another generator, or validate while it trains")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..contract import Need, Placement
 
-
 WORKER = "worker"
 """The kind of a span that is one worker on several hosts."""
 

@@ -7,7 +7,8 @@ says what was not judged and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from ..contract import GrpoBenchError, InputError, Missing
@@ -16,10 +17,12 @@ Answer = TypeVar("Answer")
 
 
 class Shortage:
-    """All that is missing so far, and what could not be judged without it."""
+    """All that is missing so far, and what could not be judged without it. ``known``: what is missing from the outset,
+    by how whoever misses it for that reason calls it."""
 
-    def __init__(self, known: Sequence[str] = ()) -> None:
-        self._missing: list[str] = list(known)
+    def __init__(self, known: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._known = tuple(known)
+        self._missing: list[str] = list(known.values())
         self._unjudged: list[str] = []
 
     @property
@@ -36,7 +39,8 @@ class Shortage:
             return question()
         except Missing as error:
             prefix, hint = f"{of}: " if of else "", f" ({error.hint})" if error.hint else ""
-            self._missing += [f"{prefix}{item}{hint}" for item in error.items]
+            self._missing += [f"{prefix}{item}{hint}" for item in error.items
+                              if not any(name in item for name in self._known)]
             if (answer := instead(error)) is not None:
                 return answer
         except GrpoBenchError as error:

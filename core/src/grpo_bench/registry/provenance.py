@@ -50,6 +50,12 @@ def dirty_sources(lock: Mapping[str, Any]) -> list[str]:
     return [folder for folder, state in lock["sources"].items() if state["dirty"] is not False]
 
 
+def source_faults(lock: Mapping[str, Any]) -> list[str]:
+    """What is wrong with these, in words."""
+    return [f"source tree {folder} has changes that no commit holds" if lock["sources"][folder]["dirty"] else
+            f"git does not say which commit source tree {folder} is" for folder in dirty_sources(lock)]
+
+
 def _closure(names: Iterable[str]) -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     waiting = [_normal(name) for name in names]

@@ -12,7 +12,8 @@ from typing import Any
 
 from .lines import Key
 
-_REFERENCE = re.compile(r"site:(\S*)")
+PREFIX = "site:"
+_REFERENCE = re.compile(rf"{PREFIX}(\S*)")
 
 
 def reference(value: Any) -> str | None:

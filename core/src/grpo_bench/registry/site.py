@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from ..contract import InputError
 from .lines import Key, line_of
 from .names import choices, dotted
-from .references import reference, references
+from .references import PREFIX, reference, references
 from .site_tables import Artifacts, Launch, System, Tables
 from .source import error_at, read_toml
 from .validate import validate
@@ -112,14 +112,14 @@ def check_references(merged: Merged) -> None:
             raise merged.error(path, f"no site file has a key {key!r}{choices(key, near or Tables.model_fields)}")
 
 
-def unresolved(resolved: Resolved) -> list[str]:
-    """A line for each key of a site file that the profile refers to and that is not given: who uses it, what to do."""
+def unresolved(resolved: Resolved) -> dict[str, str]:
+    """References to keys of a site file that are not given, each with a line: who uses it, what to do."""
     users: dict[str, list[str]] = {}
     for path, key in references(resolved.merged.values):
         users.setdefault(key, []).append(dotted(path))
     site = resolved.site
     todo = f"set it in {site.file}" if site else f"set it in a site file and name that with --site or ${VARIABLE}"
-    return [f"site: {key} ({', '.join(paths)}): {todo}" for key, paths in users.items()]
+    return {f"{PREFIX}{key}": f"site: {key} ({', '.join(paths)}): {todo}" for key, paths in users.items()}
 
 
 @dataclass(frozen=True)

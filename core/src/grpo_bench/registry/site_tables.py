@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..contract import Settings
 
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Count = Annotated[int, Field(ge=0, le=2**24, strict=True)]
 Uri = Annotated[str, Field(pattern=r"^(https?|file)://\S+$", max_length=4096)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]

@@ -23,9 +23,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from grpo_bench.contract import DeadlineExceeded, RefitError, TensorSpec, Transfer
 
-__all__ = ["NAME", "WINDOW", "Chunk", "Piece", "receive_chunks", "receive_tensors", "send_tensors"]
+__all__ = ["HF_FOLDER", "NAME", "WINDOW", "Chunk", "Piece", "receive_chunks", "receive_tensors", "send_tensors"]
 
 NAME = "safetensors"
+HF_FOLDER = "hf_folder"
+"""The transport of weights that lie in a folder in HF form already: the rendezvous is that folder, every engine reads
+it itself, and there is nothing to send."""
 WINDOW = 2
 """Chunks in the folder at most."""
 

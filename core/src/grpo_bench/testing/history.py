@@ -25,6 +25,7 @@ PROMPTS, SIZE, STEPS, K, TASKS = 2, 2, 2, 2, 2
 """Prompts of a step, rollouts of each, steps, rollouts of a validated task, tasks."""
 _BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 _BREAK_S = 60.0
+_SOFTWARE = "4" * 64
 
 
 def profile(deferred: bool = False) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def resumed_run() -> tuple[list[Event], list[Event]]:
     _rollouts(recording, 2)
     cut = len(recording.events)
     recording.another_process()
-    recording.add(Kind.RESUMED, from_step=1, from_seq=first, attempt=2, forced=[])
+    recording.add(Kind.RESUMED, from_step=1, from_seq=first, attempt=2, forced=[], provenance_sha256=_SOFTWARE)
     recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
     _refit(recording, None, 1)
     _step(recording, 2)
@@ -116,13 +117,14 @@ def deferred_run() -> tuple[list[Event], list[Event]]:
     recording = _begun(deferred=True)
     for step in range(1, STEPS + 1):
         _train(recording, step)
-        _save(recording, step, f"weights-{step:05d}", "weights", updated_at=_updated_at(recording))
+        _save(recording, step, f"weights-{step:05d}", "weights", updated_at=_updated_at(recording), seal="5" * 64)
     recording.end(Status.TRAINED, STEPS)
     length, started = len(recording.events), recording.events[0].data
     weights = [{"step": event.step, **{key: event.data[key] for key in ("folder", "updated_at")}}
                for event in recording.events if event.kind == Kind.CHECKPOINT]
     recording.another_journal()
-    recording.add(Kind.EVALUATION_STARTED, training_sha256="3" * 64, checkpoints=weights, k=K, forced=[], **{
+    recording.add(Kind.EVALUATION_STARTED, training_sha256="3" * 64, checkpoints=weights, k=K, forced=[],
+                  provenance_sha256=_SOFTWARE, **{
         key: started[key] for key in ("run", "metric", "target", "scored", "unscored", "settings", "parts", "observers",
                                       "placements", "tasks")})
     recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
@@ -165,7 +167,8 @@ def _begun(deferred: bool = False) -> Recording:
         unscored=["it never took place"], settings=profile(deferred), parts=dict.fromkeys(roles, part),
         observers=[part], placements=dict.fromkeys(["trainer", "generator", "rollout"], place),
         tasks={"train": {"available": 9, "count": PROMPTS * STEPS, "sha256": "1" * 64},
-               "heldout": {"available": 4, "count": TASKS, "sha256": "2" * 64}})
+               "heldout": {"available": 4, "count": TASKS, "sha256": "2" * 64}},
+        provenance_sha256=_SOFTWARE)
     recording.add(Kind.PHASE, phase=Phase.STARTUP.value)
     _refit(recording, None, 0)
     return recording

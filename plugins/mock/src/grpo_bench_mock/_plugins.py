@@ -25,7 +25,8 @@ trainer = Plugin(
 )
 
 _GENERATES = Capabilities(
-    receives=frozenset({"mock", SAFETENSORS}), computes="mock", deterministic=True, refit=frozenset({"drain", "keep"}),
+    receives=frozenset({"mock", "hf_folder", SAFETENSORS}), computes="mock", deterministic=True,
+    refit=frozenset({"drain", "keep"}),
     sampling=frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
                         "frequency_penalty"}))
 

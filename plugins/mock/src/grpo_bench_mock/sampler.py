@@ -20,12 +20,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from grpo_bench.contract import (
-    Address, FinishReason, GroupSpec, PluginContext, PluginError, Remote, Sample, Sampling, Transfer, WorkerContext,
-    WorkerGroup,
+    Address, FinishReason, GroupSpec, PluginContext, PluginError, Remote, Sample, Sampling, TensorSpec, Transfer,
+    WorkerContext, WorkerGroup,
 )
 from grpo_bench.contract.values import Floats, Ids
 from grpo_bench.policy import ChatFormat
-from grpo_bench.steps.transport import NAME as SAFETENSORS, receive_tensors
+from grpo_bench.steps.stored import StoredTensors
+from grpo_bench.steps.transport import HF_FOLDER, NAME as SAFETENSORS, receive_tensors
 
 from . import weights as w
 from .chance import uniform
@@ -177,11 +178,17 @@ class MockEngine:
     async def receive(self, transfer: Transfer) -> None:
         fault = await self._faults.at("receive", step=transfer.version)
         await spend(self._config.receive_s)
-        received = await (_received(transfer, self._rank) if transfer.transport == SAFETENSORS else
-                          _arrival(Path(transfer.rendezvous, w.FILE)))
+        received = await self._arrival(transfer)
         if fault != "wrong" or self._weights is None:
             self._weights = received * np.nan if fault == "nan" else received
         self._version = transfer.version
+
+    async def _arrival(self, transfer: Transfer) -> w.Weights:
+        if transfer.transport == HF_FOLDER:
+            return _lying(Path(transfer.rendezvous))
+        if transfer.transport == SAFETENSORS:
+            return await _received(transfer, self._rank)
+        return await _awaited(Path(transfer.rendezvous, w.FILE))
 
     def resume(self) -> None:
         self._moving.set()
@@ -258,16 +265,38 @@ def _opening(ids: Ids) -> Ids:
     return ids[:np.logical_and.reduce(alike).argmax()]
 
 
+class _Taken:
+    """The mock trainer's weights out of the tensors that were taken, or what stands for those of another."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._own: w.Weights | None = None
+
+    def take(self, spec: TensorSpec, data: bytes) -> None:
+        self._digest.update(spec.name.encode() + data)
+        if spec == w.SPEC:
+            self._own = w.load(data)
+
+    @property
+    def weights(self) -> w.Weights:
+        return w.of_digest(self._digest.digest()) if self._own is None else self._own
+
+
 async def _received(transfer: Transfer, receiver: int) -> w.Weights:
-    """The mock trainer's weights, or what stands for those of another."""
-    digest, own = hashlib.sha256(), None
+    taken = _Taken()
     async for spec, data in receive_tensors(transfer, receiver):
-        digest.update(spec.name.encode() + data)
-        own = w.load(data) if spec == w.SPEC else own
-    return w.of_digest(digest.digest()) if own is None else own
+        taken.take(spec, data)
+    return taken.weights
 
 
-async def _arrival(path: Path) -> w.Weights:
+def _lying(folder: Path) -> w.Weights:
+    taken, stored = _Taken(), StoredTensors(folder)
+    for spec in stored.specs:
+        taken.take(spec, stored.read(spec))
+    return taken.weights
+
+
+async def _awaited(path: Path) -> w.Weights:
     """The weights, once the sender's file is there."""
     wait = POLL_S
     while not path.exists():  # noqa: ASYNC240 - nobody could set an event across processes

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from grpo_bench.contract import End, Event, Finding, Kind, canonical, divided
+from grpo_bench.contract import Event, Finding, Kind, canonical, divided
 
 from .convergence import outcome
 from .holding import findings, shown
 from .rules import Division, Rules
+from .validated import attempts, validation
 
 _NEAR = 1e-9
 _MAX_SEED = 2**32 - 1
@@ -31,16 +32,19 @@ def judged(rules: Rules, division: Division, events: Sequence[Event]) -> Iterato
     validations = _of(Kind.VALIDATION, evaluated)
     yield _seed(started.get("seed"))
     yield _attempts(training)
+    yield _whole(trained, batch)
     yield _samples(_of(Kind.BATCH, trained))
     if division is Division.CLOSED:
         yield _learning_rates(rules, updates, batch)
     yield _deferred(trained, evaluated)
     yield _weights(rules, saved, updates, batch)
     yield _evaluated(saved, evaluated)
+    yield _told(rules, division, batch, started)
     yield _settings(rules, division, batch, training, evaluation)
     yield _schedule(rules, validations, batch)
     for event in validations:
-        yield _validation(rules, event, evaluated)
+        yield validation(rules, event, evaluated)
+    yield attempts(rules, evaluation, validations)
     yield (target := _target(rules, validations))
     if target.ok and division is Division.CLOSED:
         yield outcome(rules, batch, validations[-1].step or 0)
@@ -59,6 +63,16 @@ def _attempts(training: Sequence[Event]) -> Finding:
     count = 1 + len(_of(Kind.RESUMED, training))
     return Finding("training attempts", count == 1, "one" if count == 1 else
                    f"{count}; what training did before it was interrupted would be left out of its time")
+
+
+def _whole(trained: Sequence[Event], batch: int) -> Finding:
+    """Each step has one batch, of all its rollouts, one update and one end."""
+    last = max((event.step or 0 for event in trained if event.kind == Kind.UPDATE), default=0)
+    odd = [step for step in range(1, last + 1) for kind in (Kind.BATCH, Kind.UPDATE, Kind.STEP)
+           if [event.step for event in _of(kind, trained)].count(step) != 1]
+    odd += [event.step or 0 for event in _of(Kind.BATCH, trained) if event.data["rollouts"] != batch]
+    return Finding("training steps", not odd, f"{last}, each of {batch} rollouts" if not odd else
+                   f"step {_listed(sorted(set(odd)))} has not one batch of {batch} rollouts, one update and one end")
 
 
 def _samples(batches: Sequence[Event]) -> Finding:
@@ -109,19 +123,30 @@ def _evaluated(saved: Sequence[Event], evaluated: Sequence[Event]) -> Finding:
     lost = sorted(left.keys() - {item["step"] for item in told})
     wrong = [f"{words} {_listed(steps)}" for words, steps in (
         ("training saved no such weights as evaluated for step", other), ("left out: step", lost)) if steps]
-    return Finding("evaluated weights", not wrong, "; ".join(wrong) or "those that training saved, and all of them")
+    return Finding("evaluated weights", not wrong, "; ".join(wrong) or "the evaluation has all that training saved")
+
+
+def broken(rules: Rules, division: Division, batch: int, begun: Mapping[str, Any]) -> dict[str, str]:
+    """By rule, what the settings of a first event break. What no part says of itself there is not known."""
+    facts = {role: part.get("facts", {}) for role, part in begun.get("parts", {}).items()}
+    found = findings(rules, batch, division, {
+        **begun["settings"], "facts": facts, "missing": ["what parts say of themselves"]})
+    return {finding.rule: finding.message for finding in found if not finding.ok and not finding.unknown}
+
+
+def _told(rules: Rules, division: Division, batch: int, started: Mapping[str, Any]) -> Finding:
+    """Whatever the training's settings break is a reason why it cannot count, and its first event says so."""
+    wrong = [f"{rule} {message}" for rule, message in broken(rules, division, batch, started).items()
+             if f"rule {rule}: {message}" not in started["unscored"]]
+    return Finding("settings", not wrong, "; ".join(wrong) or "the rules that they break are known")
 
 
 def _settings(rules: Rules, division: Division, batch: int, training: Sequence[Event],
               evaluation: Sequence[Event]) -> Finding:
     """An evaluation may run elsewhere and otherwise than the training, in no way that a rule forbids."""
-    def broken(settings: Mapping[str, Any]) -> dict[str, str]:
-        found = findings(rules, batch, division, {**settings, "missing": ["what parts say of themselves"]})
-        return {finding.rule: finding.message for finding in found if not finding.ok and not finding.unknown}
-
-    known = broken(training[0].data["settings"])
+    known = broken(rules, division, batch, training[0].data)
     wrong = {rule: f"{rule} {message}" for event in evaluation if "settings" in event.data
-             for rule, message in broken(event.data["settings"]).items() if known.get(rule) != message}
+             for rule, message in broken(rules, division, batch, event.data).items() if known.get(rule) != message}
     return Finding("evaluation settings", not wrong, "; ".join(wrong.values()) or "they break no rule of their own")
 
 
@@ -129,37 +154,8 @@ def _schedule(rules: Rules, validations: Sequence[Event], batch: int) -> Finding
     first = rules.first_validation(batch)
     steps = [event.step or 0 for event in validations]
     ok = bool(steps) and steps == list(range(first, first + len(steps)))
-    return Finding("validation schedule", ok, f"after step {_listed(steps)}" + (
-        "" if ok else f"; the rules want every step from {first} on"))
-
-
-def _validation(rules: Rules, event: Event, evaluated: Sequence[Event]) -> Finding:
-    """What it says of itself, and what its rollouts say."""
-    name, data, tasks, k = f"validation after step {event.step or 0}", event.data, rules.validation_tasks, rules.k
-    if (data["tasks"], data["k"]) != (tasks, k):
-        return Finding(name, False, f"{data['tasks']} tasks x {data['k']}; the rules want {tasks} x {k}")
-    lost = sum(count for end, count in data["ends"].items() if not End(end).is_sample)
-    if lost:
-        return Finding(name, False, f"{lost} of {tasks * k} rollouts did not end normally")
-    wrong = _disagreement(rules, event, [rollout for rollout in _of(Kind.ROLLOUT, evaluated)
-                                         if rollout.step == event.step and End(rollout.data["end"]).is_sample])
-    return Finding(name, not wrong, wrong or f"{data['passed']} of {tasks} tasks solved")
-
-
-def _disagreement(rules: Rules, event: Event, rollouts: Sequence[Event]) -> str:
-    """What is wrong with a validation's rollouts: each task has k, in one group, by the weights of that step."""
-    groups: dict[int, list[Event]] = {}
-    for rollout in rollouts:
-        groups.setdefault(rollout.data["group_id"], []).append(rollout)
-    of = [{one.data["task_id"] for one in group} for group in groups.values()]
-    whole = all(len(group) == rules.k for group in groups.values()) and all(len(tasks) == 1 for tasks in of)
-    if not whole or len(groups) != rules.validation_tasks or len(set().union(*of)) != rules.validation_tasks:
-        return f"its rollouts are not {rules.k} of each of {rules.validation_tasks} tasks"
-    if other := sum(any(version != event.step for version in one.data["versions"]) for one in rollouts):
-        return f"{other} of its rollouts came from other weights than those of step {event.step}"
-    solved = sum(any((one.data["reward"] or 0) > 0 for one in group) for group in groups.values())
-    said = event.data["passed"]
-    return "" if solved == said else f"{said} tasks solved, by its rollouts {solved}"
+    return Finding("validation schedule", ok, (f"after step {_listed(steps)}" if steps else "no validation") + (
+        "" if ok else f"; the rules want one after every step from {first} on"))
 
 
 def _target(rules: Rules, validations: Sequence[Event]) -> Finding:
@@ -168,7 +164,7 @@ def _target(rules: Rules, validations: Sequence[Event]) -> Finding:
     ok = True in met and met.index(True) == len(met) - 1
     needed = f"{rules.needed(rules.validation_tasks)} of {rules.validation_tasks} tasks"
     return Finding("target", ok, f"{needed} or more solved after the last validation, and not before" if ok else
-                   f"{needed} solved after no validation" if True not in met else
+                   f"no validation had {needed} solved" if True not in met else
                    "validations went on after the one that met it")
 
 

@@ -31,6 +31,8 @@ def checked(artifact: Artifact, place: Path, arch: str, digests: FileDigests,
     if not place.exists():
         fetch = f"grpo-bench artifacts fetch {artifact.name}" if artifact.source_key(arch) else ""
         yield Finding("there", False, f"nothing at {place}", fix=fetch)
+    elif artifact.kind is Kind.FILE and not place.is_file():
+        yield Finding("there", False, f"{place} is no file", fix="let the site file name the file")
     elif artifact.kind is Kind.FILE and artifact.identity is not None:
         yield file_finding(place, artifact.identity, digests)
     elif artifact.kind is Kind.HF:
@@ -125,6 +127,8 @@ def _shard(file: Path, tensors: set[str]) -> int:
 
 def _image(file: Path, arch: str) -> str:
     """Why an image cannot be used; empty where its header says that it can."""
+    if not file.is_file():
+        return "no file"
     try:
         with file.open("rb") as opened:
             head = opened.read(_ARCH_AT + 2)

@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo_bench.cli.columns import tell
 from grpo_bench.contract import FileDigests, Finding, InputError
 from grpo_bench.preflight import Progress, file_digests, manifest_findings
 from grpo_bench.registry import SiteFile, read_site_file, resolve
@@ -108,9 +109,10 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({name: [asdict(item) for item in found] for name, found in findings.items()}))
     for name, item in ((name, item) for name, found in findings.items() for item in found if not arguments.json):
-        print(f"{'ok  ' if item.ok else 'FAIL'} {name}: {item.rule}: {item.message}"
-              + (f"\n     {item.why}" if item.why and not item.ok else "")
-              + (f"\n     fix: {item.fix}" if item.fix and not item.ok else ""))
+        tell(f"{'ok  ' if item.ok else 'FAIL'} {name}: {item.rule}: {item.message}", indent=5)
+        if not item.ok:
+            words = {"why": item.why, "fix": item.fix}
+            tell(*(f"     {label}: {text}" for label, text in words.items() if text), indent=10)
     return 0 if all(item.ok for found in findings.values() for item in found) else 1
 
 
@@ -179,7 +181,10 @@ def _files(place: Path) -> Iterator[int]:
     """Sizes of the files at and below ``place``; of a link, what it leads to, and nothing where that is not there."""
     names = [place] if place.is_file() else [
         Path(folder, name) for folder, _, found in os.walk(place) for name in found]
-    yield from (path.stat().st_size for path in names if path.is_file())
+    for path in names:
+        with suppress(PermissionError):  # what only others may look at is no file for this user
+            if path.is_file():
+                yield path.stat().st_size
 
 
 def _used(arguments: argparse.Namespace) -> set[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_bench.cli.columns import tell
 from grpo_bench.contract import InputError, RunFolderError
 
 from . import package_tree as tree
@@ -112,8 +113,8 @@ def _describe(arguments: argparse.Namespace, values: Mapping[str, Any]) -> int:
     if arguments.json:
         print(json.dumps({"system": str(arguments.system), "lacking": open_}))
     else:
-        print(f"{arguments.system}: {len(FIELDS) - len(open_)} of {len(FIELDS)} fields are as they must be"
-              + "".join(f"\n    {name}: {FIELDS[name]}" for name in open_))
+        tell(f"{arguments.system}: {len(FIELDS) - len(open_)} of {len(FIELDS)} fields are as they must be"
+             + ("; fill in:" if open_ else ""), *(f"    {name}: {FIELDS[name]}" for name in open_), indent=6)
     return 0
 
 
@@ -147,5 +148,5 @@ def _say_no(arguments: argparse.Namespace, reasons: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps({"packaged": False, "out": str(arguments.out), "reasons": reasons}))
     else:
-        print("not packaged:" + "".join(f"\n    {reason}" for reason in reasons))
+        tell("not packaged:", *(f"    {reason}" for reason in reasons), indent=6)
     return 1

@@ -67,11 +67,21 @@ def is_success(lines: Sequence[Line]) -> bool:
 
 
 def is_deferred(lines: Sequence[Line]) -> bool:
-    """Whether the evaluations follow all of the training: two of them in a row, or an end before the last one began."""
-    run = [line.key for line in lines if line.key.startswith(("block_", "eval_st"))]
-    began = [line.time_ms for line in lines if line.key == "eval_start"]
-    return ("eval_stop", "eval_start") in pairwise(run) or any(
+    """Whether the evaluations follow all of the training: two of them in a row, one of earlier weights than the last of
+    the block before it, or an end before the last one began."""
+    run = [line for line in lines if line.key.startswith(("block_", "eval_st"))]
+    began = [line.time_ms for line in run if line.key == "eval_start"]
+    return any(_is_late(before, after) for before, after in pairwise(run)) or any(
         line.time_ms < began[-1] for line in lines if line.key == "run_stop" and began)
+
+
+def _is_late(before: Line, after: Line) -> bool:
+    """Whether ``after`` begins an evaluation that did not follow its own step at once."""
+    if after.key != "eval_start" or before.key == "eval_stop":
+        return after.key == "eval_start"
+    trained, evaluated = (line.metadata.get("samples_count") for line in (before, after))
+    return (before.key == "block_stop" and type(trained) is int and type(evaluated) is int
+            and evaluated < trained)
 
 
 def seconds_of(lines: Sequence[Line]) -> float | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from grpo_bench.cli.columns import tell
 from grpo_bench.contract import InputError
 
 from .holding import wanted_words
@@ -16,7 +16,6 @@ from .versions import VERSIONS
 
 _BY_NAME = {rules.name: rules for rules in VERSIONS}
 _SHARED = ("benchmark", "checker", "checker_ruleset", "model", "k", "training_tasks", "validation_tasks")
-_WIDTH = 120
 
 
 def rules(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +45,8 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found))
     for item in () if arguments.json else found:
-        print(f"{item['name']}  checker {item['checker']}, {item['needed']} of {item['validation_tasks']} tasks, "
-              f"{item['requirements']} requirements: {item['summary']}")
+        _say(f"{item['name']}  checker {item['checker']}, {item['needed']} of {item['validation_tasks']} tasks, "
+             f"{item['requirements']} requirements: {item['summary']}")
     return 0
 
 
@@ -59,12 +58,12 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps({"name": version.name, "division": division, "batch": arguments.batch, **_numbers(version),
                           "requirements": found}))
         return 0
-    print(f"{version.name}: {version.summary}, {division} division")
+    _say(f"{version.name}: {version.summary}, {division} division")
     for name, value in _numbers(version).items():
-        print(f"  {name}: {value}")
+        _say(f"  {name}: {_words(value)}")
     for item in found:
-        print(f"{item['rule']}: {item['wanted']}" + (f" (MLLOG {item['mllog']})" if item["mllog"] else ""))
-        _say(item["why"])
+        _say(f"{item['rule']}: {item['wanted']}" + (f" (MLLOG {item['mllog']})" if item["mllog"] else ""))
+        _say_why(item["why"])
     return 0
 
 
@@ -75,10 +74,10 @@ def _diff(arguments: argparse.Namespace) -> int:
         print(json.dumps({"before": before.name, "after": after.name, "division": division, "batch": arguments.batch,
                           "differences": found}))
         return 0
-    print(f"{before.name} -> {after.name}, {division} division: {len(found)} difference{'s' * (len(found) != 1)}")
+    _say(f"{before.name} -> {after.name}, {division} division: {len(found)} difference{'s' * (len(found) != 1)}")
     for item in found:
-        print(f"{item['rule']}: {item['before'] or 'no rule'} -> {item['after'] or 'no rule'}")
-        _say(item["why"])
+        _say(f"{item['rule']}: {item['before'] or 'no rule'} -> {item['after'] or 'no rule'}")
+        _say_why(item["why"])
     return 0
 
 
@@ -87,7 +86,7 @@ def _differences(before: Rules, after: Rules, division: Division, batches: Seque
     numbers = _numbers(before), _numbers(after)
     for name, value in numbers[0].items():
         if value != numbers[1][name]:
-            yield {"rule": name, "before": str(value), "after": str(numbers[1][name]), "why": ""}
+            yield {"rule": name, "before": _words(value), "after": _words(numbers[1][name]), "why": ""}
     sides = [{item.rule: _entry(version, item, batches) for item in _asked(version, division)}
              for version in (before, after)]
     for rule in dict.fromkeys((*sides[0], *sides[1])):
@@ -119,9 +118,17 @@ def _batches(arguments: argparse.Namespace, *versions: Rules) -> Sequence[int]:
     return [batch for batch in first if all(batch in other for other in others)]
 
 
-def _say(why: str) -> None:
+def _say(line: str) -> None:
+    tell(line, indent=6)
+
+
+def _say_why(why: str) -> None:
     if why:
-        print(textwrap.fill(why, _WIDTH, initial_indent="    ", subsequent_indent="    "))
+        tell(f"    {why}", indent=4)
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _numbers(version: Rules) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ def describe(config: MegatronTrainerConfig, site: Site) -> Mapping[str, Any]:
         check_layout(config, shape)
     check_waits(config, site)
     lacks = list(lacking(config, shape, site))
-    facts = {**_mllog(config), **_of_environment(config, shape, site), "ranks": config.workers,
+    facts = {**_mllog(config), **_of_environment(shape, site), "ranks": config.workers,
              "layout": layout_words(config), "precision": config.precision}
     if shape:
         memory = memory_of(config, shape, reference=site.loss.kl.penalty > 0, context=site.policy.max_context)
@@ -57,13 +57,13 @@ def describe(config: MegatronTrainerConfig, site: Site) -> Mapping[str, Any]:
     return facts
 
 
-def _of_environment(config: MegatronTrainerConfig, shape: Shape | None, site: Site) -> dict[str, Any]:
+def _of_environment(shape: Shape | None, site: Site) -> dict[str, Any]:
     inventory = site.inventory
     if not inventory:
         return {}
     found = {"versions": dict(inventory["versions"]), "interpreter": site.interpreter,
              "device": _device(inventory["device"])}
-    return {**found, "not_possible": not_possible(config, shape, inventory)} if shape else found
+    return {**found, "not_possible": not_possible(shape, inventory)} if shape else found
 
 
 def layout_words(config: MegatronTrainerConfig) -> str:
@@ -82,7 +82,7 @@ def data_parallel(config: MegatronTrainerConfig) -> int:
     return config.workers // (config.tensor_parallel * config.pipeline_parallel * config.context_parallel)
 
 
-def not_possible(config: MegatronTrainerConfig, shape: Shape, inventory: Mapping[str, Any]) -> Mapping[str, str]:
+def not_possible(shape: Shape, inventory: Mapping[str, Any]) -> Mapping[str, str]:
     """What the environment leaves out, and why."""
     cuda, features = inventory["device"]["type"] == "cuda", inventory["features"]
     found: dict[str, str] = {}
