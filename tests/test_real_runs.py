@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from grpo_bench.contract import Event, Kind, canonical
+from grpo_bench.contract import Event, Kind, canonical, divided
 from grpo_bench.fabric._proc import Process, family, table
-from grpo_bench.observers import read_events
+from grpo_bench.observers import read_events, read_run
 
 from .children import Child, assert_gone, last_object, words
 
@@ -107,6 +107,22 @@ def verdict(folder: Path) -> dict[str, Any]:
                           capture_output=True)
     assert (done.returncode, done.stderr) == (1, "")
     return json.loads(done.stdout)
+
+
+@pytest.mark.real("megatron", "vllm")
+def test_weights_that_megatron_saved_are_read_and_evaluated_by_vllm(tmp_path, temporary):
+    """Each engine reads the folder, and says the same of the probe as when the trainer sent it these weights."""
+    settings = {**SMALL, "grpo.max_steps": 2, "validation.period": 1, "validation.deferred": "true"}
+    child = Child(tmp_path, settings, "tiny-real", temporary=temporary)
+    code, out, err = child.end()
+    assert (code, last_object(out).get("status")) == (0, "completed"), err
+    training, evaluation = divided(read_run(child.folder))
+    differences = {data["version"]: data["probe_difference"] for data in of(training, Kind.REFIT)}
+    refits = of(evaluation, Kind.REFIT)
+    assert [(data["version"], data["transport"]) for data in refits] == [(1, "hf_folder"), (2, "hf_folder")]
+    assert all(data["probe_difference"] == pytest.approx(differences[data["version"]], abs=1e-5) for data in refits)
+    assert [(data["version"], data["tasks"]) for data in of(evaluation, Kind.VALIDATION)] == [(1, 4), (2, 4)]
+    assert not of(training, Kind.VALIDATION)
 
 
 @pytest.mark.real("megatron", "vllm")
