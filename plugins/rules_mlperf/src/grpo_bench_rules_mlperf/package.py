@@ -112,12 +112,12 @@ def _of_each(runs: Sequence[Candidate], rules: Rules) -> Iterator[str]:
 def _of_all(runs: Sequence[Candidate]) -> Iterator[str]:
     if len(runs) != RUNS:
         yield f"{len(runs)} run{'' if len(runs) == 1 else 's'} where a submission has exactly {RUNS}"
-    for key, called in (("seed", "seed"), ("run", "run")):
+    for key, alike in (("seed", "have the same seed"), ("run", "are the same run")):
         seen: dict[Any, str] = {}
         for run in runs:
             value = run.started[key]
             if value in seen:
-                yield f"{run.folder} and {seen[value]} have the same {called}, {value}"
+                yield f"{run.folder} and {seen[value]} {alike}, {value}"
             seen.setdefault(value, str(run.folder))
     for run in runs[1:]:
         first = runs[0]
