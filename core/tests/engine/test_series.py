@@ -147,7 +147,7 @@ class Clock:
 
 
 def passed_on(folder, weights, says, probe):
-    stored = StoredTrainer()
+    stored = StoredTrainer("safetensors")
     stored.open(weights, probe)
     rendezvous = folder / "rendezvous"
     rendezvous.mkdir()
@@ -176,7 +176,7 @@ def test_with_growth_it_is_held_against_the_first_refit_of_the_training(tmp_path
 
 
 def test_stored_weights_answer_for_their_own_probe_alone(tmp_path):
-    stored = StoredTrainer()
+    stored = StoredTrainer("safetensors")
     stored.open(write(tmp_path, 2), Probe(1e-4))
     with pytest.raises(RefitError, match="their own refit only"):
         asyncio.run(stored.log_probabilities(probe_batch(SEQUENCES[:1]), "current"))
@@ -186,7 +186,7 @@ def test_a_folder_that_lost_a_tensor_is_named_when_it_is_opened(tmp_path):
     weights = write(tmp_path, 2)
     save_file({"a": TENSORS["a"]}, weights.folder / "trainer" / "model.safetensors")
     with pytest.raises(RefitError, match="holds no tensor b"):
-        StoredTrainer().open(weights, Probe(1e-4))
+        StoredTrainer("safetensors").open(weights, Probe(1e-4))
 
 
 def test_a_key_that_weights_json_lacks_is_named(tmp_path):

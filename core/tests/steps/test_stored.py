@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from grpo_bench.contract import PluginError, TensorSpec
-from grpo_bench.steps.stored import StoredTensors
+from grpo_bench.steps.stored import StoredTensors, tensor_names
 
 
 def test_all_tensors_of_all_files_are_found_and_read(tmp_path):
@@ -29,3 +29,4 @@ def test_numbers_of_a_kind_that_no_transfer_carries_are_named(tmp_path):
     save_file({"x": np.arange(3, dtype=np.int64)}, tmp_path / "model.safetensors")
     with pytest.raises(PluginError, match="dtypes F64, F32"):
         StoredTensors(tmp_path)
+    assert tensor_names(tmp_path) == {"x"}

@@ -39,7 +39,7 @@ async def conduct_evaluation(evaluation: Evaluation, clock: Any, *, display: Dis
 class Evaluating(Conductor):
     def __init__(self, evaluation: Evaluation, clock: Any, display: Display, json_output: bool) -> None:
         self._evaluation = evaluation
-        self._stored = StoredTrainer()
+        self._stored = StoredTrainer(evaluation.plan.transport)
         super().__init__(evaluation.plan, Attempt(
             run=evaluation.run, folder=evaluation.folder, records=evaluation.folder / EVALUATION,
             written=len(evaluation.before), history=(*evaluation.training, *evaluation.before),

@@ -19,7 +19,7 @@ from ..contract import Doubles, Event, GrpoBenchError, Ids, Kind, RunFolderError
 from ..contract.codec import from_jsonable
 from ..steps import Probe
 from ..steps.seals import broken, seal_of
-from ..steps.stored import StoredTensors
+from ..steps.stored import tensor_names
 from .checkpoints import TRAINER
 
 FILE = "weights.json"
@@ -66,7 +66,7 @@ def state_of(step: int, updated_at: str, tensors: Sequence[TensorSpec], probe: P
 
 def check_saved(folder: Path, tensors: Sequence[TensorSpec]) -> None:
     """GrpoBenchError where a trainer's folder lacks what it sends in a refit."""
-    lacking = {spec.name for spec in tensors} - {spec.name for spec in StoredTensors(folder).specs}
+    lacking = {spec.name for spec in tensors} - tensor_names(folder)
     if lacking:
         raise GrpoBenchError(f"the trainer saved no tensor {min(lacking)}, which it sends in a refit, and lacks "
                              f"{len(lacking)} in all", hint="validation.deferred evaluates what the trainer saves")

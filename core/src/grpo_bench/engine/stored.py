@@ -15,16 +15,17 @@ import numpy as np
 
 from ..contract import Floats, RefitError, TensorSpec, TrainBatch, Transfer
 from ..steps import Probe, probe_batch
-from ..steps.stored import StoredTensors
+from ..steps.stored import StoredTensors, tensor_names
 from ..steps.transport import HF_FOLDER, send_tensors
 from .checkpoints import TRAINER, size_of
 from .series import ProbeRecord, Weights, read_weights
 
 
 class StoredTrainer:
-    """What refits need of the contract's Trainer. ``open`` chooses the weights."""
+    """What refits over ``transport`` need of the contract's Trainer. ``open`` chooses the weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: str) -> None:
+        self._transport = transport
         self._folder = Path()
         self._stored: StoredTensors | None = None
         self._tensors: tuple[TensorSpec, ...] = ()
@@ -34,12 +35,14 @@ class StoredTrainer:
         """Stand for ``weights`` from now on; ``probe`` asks about their sequences then."""
         names, record = read_weights(weights)
         self._folder = weights.folder / TRAINER
-        self._stored = StoredTensors(self._folder)
-        specs = {spec.name: spec for spec in self._stored.specs}
-        if lacking := [name for name in names if name not in specs]:
+        held = tensor_names(self._folder)
+        if lacking := [name for name in names if name not in held]:
             raise RefitError(f"{self._folder} holds no tensor {lacking[0]}",
                              hint="restore the folder from a copy")
-        self._tensors = tuple(specs[name] for name in names)
+        if self._transport != HF_FOLDER:
+            self._stored = StoredTensors(self._folder)
+            specs = {spec.name: spec for spec in self._stored.specs}
+            self._tensors = tuple(specs[name] for name in names)
         self._probe = record
         probe.kept, probe.sampled = record.sequences[:record.kept], record.sequences[record.kept:]
         probe.first = record.first
@@ -66,10 +69,7 @@ class StoredTrainer:
 
     async def send(self, transfer: Transfer) -> int:
         stored = self._stored
-        assert stored is not None
-        if transfer.transport == HF_FOLDER:
-            return size_of(self._folder)
-        return await send_tensors(transfer, stored.read)
+        return size_of(self._folder) if stored is None else await send_tensors(transfer, stored.read)
 
     async def close(self) -> None:
         await asyncio.sleep(0)

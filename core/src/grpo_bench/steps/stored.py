@@ -7,7 +7,8 @@ each tensor; the places count from the end of the head.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ class StoredTensors:
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[TensorSpec, _Place] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            self._places.update(_tensors(file))
+        for file, head, size in _heads(folder):
+            with _named(file):
+                self._places.update(_tensors(file, head, size))
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -45,20 +47,37 @@ class StoredTensors:
             return handle.read(place.size)
 
 
-def _tensors(file: Path) -> Iterator[tuple[TensorSpec, _Place]]:
+def tensor_names(folder: Path) -> frozenset[str]:
+    """The names of all tensors of a folder, whatever numbers they hold; PluginError where a file is none in safetensors
+    form."""
+    return frozenset(name for _, head, _ in _heads(folder) for name in head)
+
+
+def _heads(folder: Path) -> Iterator[tuple[Path, dict[str, Any], int]]:
+    """Each file with its head, metadata left out, and the head's length."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with _named(file):
+            head, size = _head(file)
+        yield file, head, size
+
+
+def _tensors(file: Path, head: Mapping[str, Any], size: int) -> Iterator[tuple[TensorSpec, _Place]]:
+    for name, entry in sorted(head.items()):
+        start, end = entry["data_offsets"]
+        spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+        yield spec, _Place(file, 8 + size + start, end - start)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
     try:
-        head, size = _head(file)
-        for name, entry in sorted(head.items()):
-            start, end = entry["data_offsets"]
-            spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
-            yield spec, _Place(file, 8 + size + start, end - start)
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PluginError(f"{file} holds no tensors that can be sent: {type(error).__name__}: {error}",
                           hint=f"a file in safetensors form, with dtypes {', '.join(_DTYPES)}") from error
 
 
 def _head(file: Path) -> tuple[dict[str, Any], int]:
-    """The head without its metadata, and its length."""
     with file.open("rb") as handle:
         size = int.from_bytes(handle.read(8), "little")
         if size > _LONGEST_HEAD:
