@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..contract import FinishReason, Purpose, Role, Sample
+from ..contract import FinishReason, Purpose, Role, Sample, Transfer
+from ..steps.transport import HF_FOLDER
 from . import reference, tiny
 from .requests import MANY, GeneratorRig, check_form, modes, prompt, shared_of, started
 from .suite import Rig, Suite, demand, raised
-from .transfers import hand_over, specs_of, transfer_of
+from .transfers import CHUNK_BYTES, hand_over, specs_of, transfer_of
 from .world import MAX_CONTEXT, MAX_TOKENS, World
 
 DRAWS = 400
@@ -182,6 +183,25 @@ class GeneratorSuite(Suite):
         for sample in await rig.ask_many("after", ids=ids):
             assert {version for _, version in sample.versions} == {1}
             assert await rig.difference(ids, sample) <= self.bound
+
+    @demand
+    async def test_it_reads_weights_from_a_folder(self, rig: GeneratorRig) -> None:
+        """Where it receives ``hf_folder``, every engine takes the weights of a folder in HF form, and answers as when
+        the same weights were sent."""
+        rig.needs(HF_FOLDER in rig.descriptor.capabilities.receives, f"it does not receive {HF_FOLDER}")
+        ids = prompt(8, 40)
+        await rig.refit(1)
+        sent, = await rig.generator.probe([ids])
+        await rig.refit(2)
+        folder = tiny.make_policy(rig.world.new_folder() / "weights", 1)
+        await rig.generator.pause(rig.mode)
+        await rig.generator.receive(Transfer(3, HF_FOLDER, str(folder), (), CHUNK_BYTES, 20.0,
+                                             receivers=len(rig.generator.addresses())))
+        await rig.generator.resume()
+        read, = await rig.generator.probe([ids])
+        assert np.abs(np.asarray(read) - np.asarray(sent)).max() <= self.bound
+        for sample in await rig.ask_many("read", ids=ids):
+            assert {version for _, version in sample.versions} == {3}
 
     @demand
     async def test_nothing_is_admitted_while_paused(self, rig: GeneratorRig) -> None:

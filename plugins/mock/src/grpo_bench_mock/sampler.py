@@ -269,17 +269,20 @@ class _Taken:
     """The mock trainer's weights out of the tensors that were taken, or what stands for those of another."""
 
     def __init__(self) -> None:
-        self._digest = hashlib.sha256()
+        self._digests: dict[str, bytes] = {}
         self._own: w.Weights | None = None
 
     def take(self, spec: TensorSpec, data: bytes) -> None:
-        self._digest.update(spec.name.encode() + data)
+        self._digests[spec.name] = hashlib.sha256(data).digest()
         if spec == w.SPEC:
             self._own = w.load(data)
 
     @property
     def weights(self) -> w.Weights:
-        return w.of_digest(self._digest.digest()) if self._own is None else self._own
+        if self._own is not None:
+            return self._own
+        named = (name.encode() + digest for name, digest in sorted(self._digests.items()))
+        return w.of_digest(hashlib.sha256(b"".join(named)).digest())
 
 
 async def _received(transfer: Transfer, receiver: int) -> w.Weights:
