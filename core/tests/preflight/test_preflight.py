@@ -168,13 +168,15 @@ def test_hashes_are_kept_unless_told_otherwise(capsys, looking):
 
 
 def test_an_interrupt_ends_it(looking):
-    os.mkfifo(looking.folder / "pipe")  # reading it never comes to an end
-    environment = {**os.environ, "PYTHONPATH": str(looking.site)}
+    file = looking.folder / "endless"
+    file.touch()
+    os.truncate(file, 2**41)  # no disk holds it, and no machine has read it soon
     process = subprocess.Popen(
         [sys.executable, "-m", "grpo_bench", "preflight", "--profile", "base", "--set", "environment.use=looking",
-         "--set", "environment.behave=hashing", "--set", f"environment.file={looking.folder / 'pipe'}"],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with open(looking.folder / "pipe", "wb"):  # comes back when the other side has opened it
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+         "--set", "environment.behave=hashing", "--set", f"environment.file={file}"],
+        env={**os.environ, "PYTHONPATH": str(looking.site)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any("hashing: 0 of 1 files" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err.splitlines()[-1]) == (130, "", "grpo-bench: interrupted")
