@@ -250,7 +250,8 @@ def test_the_page_has_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     text = "\n".join(lines)
     assert max(map(len, lines)) <= 120 and len([line for line in lines if len(line) > 100]) == 0
-    for title in ("identities:", "placement:", "memory:", "rules: 0 do not hold", "missing on this machine:"):
+    for title in ("identities:", "placement:", "memory:", "rules of the closed division: 0 do not hold",
+                  "missing on this machine:"):
         assert f"\n{title}" in text
     assert "13 times at most, at 4,608 to" in text and "seed         7" in text
     assert "ok   validation.target: 0.69  [packaged registry.toml:" in text
