@@ -15,6 +15,7 @@ from typing import Any
 
 from grpo_bench.contract import PluginError, TensorSpec
 
+FILES = "*.safetensors"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
 _LONGEST_HEAD = 2**28
 
@@ -27,12 +28,12 @@ class _Place:
 
 
 class StoredTensors:
-    """All tensors of a folder; nothing but heads is read before ``read`` asks for it. PluginError where a file is none
-    in safetensors form, or holds numbers of a kind that no transfer carries."""
+    """All tensors of a folder, or of those of its ``files``; nothing but heads is read before ``read`` asks for it.
+    PluginError where a file is none in safetensors form, or holds numbers of a kind that no transfer carries."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: str = FILES) -> None:
         self._places: dict[TensorSpec, _Place] = {}
-        for file, head, size in _heads(folder):
+        for file, head, size in _heads(folder, files):
             with _named(file):
                 self._places.update(_tensors(file, head, size))
 
@@ -50,12 +51,12 @@ class StoredTensors:
 def tensor_names(folder: Path) -> frozenset[str]:
     """The names of all tensors of a folder, whatever numbers they hold; PluginError where a file is none in safetensors
     form."""
-    return frozenset(name for _, head, _ in _heads(folder) for name in head)
+    return frozenset(name for _, head, _ in _heads(folder, FILES) for name in head)
 
 
-def _heads(folder: Path) -> Iterator[tuple[Path, dict[str, Any], int]]:
+def _heads(folder: Path, files: str) -> Iterator[tuple[Path, dict[str, Any], int]]:
     """Each file with its head, metadata left out, and the head's length."""
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob(files)):
         with _named(file):
             head, size = _head(file)
         yield file, head, size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from ..contract import Generator, TensorSpec, Trainer, Transfer
 from ..steps import transport
+from ..steps.stored import FILES, StoredTensors
 from . import tiny
 from .world import World
 
@@ -25,7 +25,6 @@ _LET_GO_S = 5.0
 """How long the kit, as sender, may take to see that the last chunk was taken."""
 _PRECISION = {"float64": 1e-6, "float32": 1e-6, "float16": 2**-10, "bfloat16": 2**-7}
 """By which share a value may differ from one that was rounded to that dtype; coarser stores decide."""
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
 
 
 def specs_of(tensors: tiny.Tensors) -> list[TensorSpec]:
@@ -65,19 +64,10 @@ async def hand_over(generator: Generator, world: World, tensors: tiny.Tensors, v
         sending.cancel()
 
 
-def stored(folder: Path, files: str = "*.safetensors") -> Mapping[TensorSpec, bytes]:
-    """The tensors of an HF folder. A file begins with the length of its head (8 bytes, little-endian) and the head,
-    JSON with dtype, shape and place of each tensor; the places count from the end of the head."""
-    found: dict[TensorSpec, bytes] = {}
-    for file in sorted(folder.glob(files)):
-        data = file.read_bytes()
-        start = 8 + int.from_bytes(data[:8], "little")
-        for name, entry in json.loads(data[8:start]).items():
-            if name != "__metadata__":
-                first, last = entry["data_offsets"]
-                spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
-                found[spec] = data[start + first:start + last]
-    return found
+def stored(folder: Path, files: str = FILES) -> Mapping[TensorSpec, bytes]:
+    """The tensors of an HF folder."""
+    found = StoredTensors(folder, files)
+    return {spec: found.read(spec) for spec in found.specs}
 
 
 def apart(sent: Mapping[TensorSpec, bytes], kept: Mapping[TensorSpec, bytes]) -> str:
