@@ -150,6 +150,24 @@ class Recording:
         self.wait(gone_s)
         self.process = self.now
 
+    def train(self, steps: int, checkpoints: int, cuts: list[int], after: Callable[[int], object]) -> None:
+        """``steps`` steps, ``after`` each, a checkpoint every so many. In step ``cuts[n]`` the n-th attempt dies."""
+        self.phase(Phase.REFIT)
+        step, attempt = 0, 1
+        while step < steps:
+            step += 1
+            if cuts and cuts[0] == step:
+                cuts.pop(0)
+                self.phase(Phase.ROLLOUT, step)
+                self.wait(3)
+                attempt += 1
+                step = self.resume(attempt)
+                continue
+            self.step(step)
+            after(step)
+            if step % checkpoints == 0:
+                self.checkpoint(step)
+
     def resume(self, attempt: int = 2, gone_s: float = 100.0) -> int:
         """Another process goes on from the latest checkpoint, or from the start where there is none: after which
         step."""

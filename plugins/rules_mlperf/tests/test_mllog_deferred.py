@@ -121,21 +121,7 @@ def deferred(run: Any, met: bool, failing: int, more: int, period: int, cuts: li
              ends: list[int]) -> list[Event]:
     """A run from step 1 on, ``failing`` of whose weights miss the target; in step ``cuts[n]`` the n-th attempt of the
     training dies, and in its ``ends[n]``-th validation that of the evaluation."""
-    run.phase(Phase.REFIT)
-    step, attempt, total = 0, 1, failing + met + more
-    while step < total:
-        step += 1
-        if cuts and cuts[0] == step:
-            cuts.pop(0)
-            run.phase(Phase.ROLLOUT, step)
-            run.wait(3)
-            attempt += 1
-            step = run.resume(attempt)
-            continue
-        run.step(step)
-        run.save(step)
-        if step % period == 0:
-            run.checkpoint(step)
+    run.train(failing + met + more, period, cuts, run.save)
     run.end(Status.TRAINED)
     run.evaluate()
     step, attempt = 0, 1

@@ -158,21 +158,7 @@ def test_a_run_without_a_target_is_over_but_no_success(make_benchmark) -> None:
 
 def interrupted(run: Any, steps: int, checkpoints: int, cuts: list[int]) -> list[Event]:
     """``steps`` steps, validated each, a checkpoint every so many; in step ``cuts[n]`` the n-th attempt dies."""
-    run.phase(Phase.REFIT)
-    step, attempt = 0, 1
-    while step < steps:
-        step += 1
-        if cuts and cuts[0] == step:
-            cuts.pop(0)
-            run.phase(Phase.ROLLOUT, step)
-            run.wait(3)
-            attempt += 1
-            step = run.resume(attempt)
-            continue
-        run.step(step)
-        run.validate(step, 180 if step == steps else 100)
-        if step % checkpoints == 0:
-            run.checkpoint(step)
+    run.train(steps, checkpoints, cuts, lambda step: run.validate(step, 180 if step == steps else 100))
     run.end()
     return run.events
 
