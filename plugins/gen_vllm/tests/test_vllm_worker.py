@@ -67,7 +67,7 @@ class Process:
 
     async def call(self, work: Any) -> Any:
         """As the real one, which hears of a result only after others had a turn."""
-        self.check()
+        await self.check()
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait({task})
@@ -75,7 +75,7 @@ class Process:
         finally:
             task.cancel()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         if self.end is not None:
             raise self.end
 
@@ -140,10 +140,10 @@ def test_requests_wait_for_weights_and_for_places():
         await made.refit()
         await settle()
         assert len(made.engine.running) == PLACES
-        assert (made.worker.health()["running"], made.worker.health()["queued"]) == (PLACES, 2)
+        assert ((await made.worker.health())["running"], (await made.worker.health())["queued"]) == (PLACES, 2)
         made.engine.answer.set()
         assert [sample.versions for sample in await asyncio.gather(*tasks)] == [((2, 1),)] * len(tasks)
-        assert made.worker.health()["sampled_tokens"] == 2 * len(tasks)
+        assert (await made.worker.health())["sampled_tokens"] == 2 * len(tasks)
 
     play(body())
 
@@ -231,7 +231,7 @@ def test_a_cancelled_request_gives_its_place_back(steps):
         await settle()
         others = [made.ask(f"b{number}") for number in range(PLACES)]
         await settle()
-        assert len(made.engine.running) == PLACES and made.worker.health()["queued"] == 0
+        assert len(made.engine.running) == PLACES and (await made.worker.health())["queued"] == 0
         made.engine.answer.set()
         await asyncio.gather(*others)
 
@@ -249,7 +249,7 @@ def test_a_failed_change_leaves_no_version(failure, message):
         made.updates.failure = failure
         with pytest.raises(RefitError, match=message):
             await made.refit(2)
-        assert made.worker.health()["version"] is None
+        assert (await made.worker.health())["version"] is None
         for work in (made.worker.resume(), made.worker.probe([IDS])):
             with pytest.raises(RefitError, match="has no weights"):
                 await work
@@ -293,7 +293,7 @@ def test_what_cannot_be_served_is_refused():
         made.engine.answer.set()
         await first
         made.process.end = WorkerLost("the engine's process ended")
-        for work in (made.ask("c"), asyncio.to_thread(made.worker.health)):
+        for work in (made.ask("c"), made.worker.health()):
             with pytest.raises(WorkerLost, match="ended"):
                 await work
 

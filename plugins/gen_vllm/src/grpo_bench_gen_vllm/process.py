@@ -91,15 +91,13 @@ class Process:
         """Call a method of the extension in every process of the engine."""
         await self.call(self.engine.collective_rpc(method, args=args))
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """WorkerLost where it has ended."""
-        if self.ended.done():
-            raise self.ended.result().again()
-        if self.engine.errored:
-            raise WorkerLost("vLLM's engine is in error", hint="its output is in the worker's log")
+        if self.ended.done() or self.engine.errored:
+            raise await self._lost()
 
     async def _lost(self) -> WorkerLost:
-        """Why it has ended. vLLM may know of an error before the process ends by it."""
+        """Why it has ended. vLLM may know of an error before the process ends by it, or before that is seen here."""
         await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
         return self.ended.result().again() if self.ended.done() else WorkerLost(
             "vLLM's engine is in error", hint="its output is in the worker's log")

@@ -59,7 +59,7 @@ class EngineWorker:
         self._sampled = 0
 
     async def generate(self, request_id: str, ids: Ids, sampling: Sampling, stream: str) -> Sample:
-        self._check(ids, sampling)
+        await self._check(ids, sampling)
         room = min(sampling.max_context, self._capacity) - len(ids)
         if request_id in self._waiting or request_id in self._running:
             raise PluginError(f"request {request_id} is running already")
@@ -112,7 +112,7 @@ class EngineWorker:
         self._open.set()
 
     async def probe(self, sequences: Sequence[Ids]) -> list[Floats]:
-        self._process.check()
+        await self._process.check()
         if self._version is None:
             raise RefitError("this engine has no weights", hint="receive them before probing")
         for ids in sequences:
@@ -120,8 +120,8 @@ class EngineWorker:
         async with self._running_for_a_probe():
             return await self._process.call(asyncio.gather(*(self._scores(np.asarray(ids)) for ids in sequences)))
 
-    def health(self) -> Mapping[str, Any]:
-        self._process.check()
+    async def health(self) -> Mapping[str, Any]:
+        await self._process.check()
         return {"version": self._version, "running": len(self._running), "queued": len(self._waiting),
                 "sampled_tokens": self._sampled, "processes": self._process.pids}
 
@@ -198,8 +198,8 @@ class EngineWorker:
         finally:
             await self._process.call(self._process.engine.pause_generation(mode="keep", clear_cache=False))
 
-    def _check(self, ids: Ids, sampling: Sampling) -> None:
-        self._process.check()
+    async def _check(self, ids: Ids, sampling: Sampling) -> None:
+        await self._process.check()
         room = min(sampling.max_context, self._capacity)
         if not 0 < len(ids) < room:
             raise PluginError(f"a prompt of {len(ids)} tokens leaves no room for a reply within {room}")
