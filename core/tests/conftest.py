@@ -19,7 +19,7 @@ _numbers = itertools.count()
 PARTS = '''
 from typing import Annotated, Literal
 from pydantic import Field
-from grpo_bench.contract import Capabilities, Finding, Placement, Plugin, Role, Settings, Task
+from grpo_bench.contract import Capabilities, Finding, LaunchForm, Placement, Plugin, Role, Settings, Task
 
 ALL_SAMPLING = frozenset({"temperature", "top_p"})
 
@@ -40,6 +40,9 @@ class Machine:
         self.context = context
     def describe(self):
         return {"cores": 3}
+    def form(self):
+        return LaunchForm()
+
     def place(self, needs):
         return {role: Placement(workers=need.workers or 2) for role, need in needs.items()}
 

@@ -17,7 +17,7 @@ import numpy as np
 from grpo_bench_mock import learner, machine, rules, sampler, solver, world
 
 from grpo_bench.contract import (
-    End, Event, Finding, Need, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
+    End, Event, Finding, LaunchForm, Need, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
 )
 from grpo_bench.steps.transport import receive_tensors
 
@@ -310,6 +310,9 @@ class WrongHardware(machine.MockHardware):
             import threading
             threading.Event().wait()
         return {**super().describe(), **({"set": {1, 2}} if wrong == "odd_facts" else {})}
+
+    def form(self) -> LaunchForm:
+        return LaunchForm()
 
     def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
         wrong = self._config.wrong

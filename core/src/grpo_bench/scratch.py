@@ -27,12 +27,16 @@ _SOCKET_PATH_ROOM = 70
 
 
 class Scratch:
-    """An empty private folder, there until ``remove`` or the orderly end of the process that made it; in memory where
-    the machine has a place with ``memory`` bytes left for it, 0: on disk."""
+    """An empty private folder, there until ``remove`` or the orderly end of the process that made it: in ``parent``, as
+    where other hosts have to see it; else in memory where the machine has a place with ``memory`` bytes left for it;
+    else on disk."""
 
-    def __init__(self, *, memory: int = 0) -> None:
-        sweep(*((_MEMORY, _disk()) if memory else (_disk(),)))
-        parent = _MEMORY if memory and _has_room(memory) else _disk()
+    def __init__(self, *, memory: int = 0, parent: Path | None = None) -> None:
+        if parent is None:
+            sweep(*((_MEMORY, _disk()) if memory else (_disk(),)))
+            parent = _MEMORY if memory and _has_room(memory) else _disk()
+        else:
+            sweep(parent)
         self._lock = -1
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))

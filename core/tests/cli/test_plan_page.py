@@ -12,7 +12,7 @@ from grpo_bench.contract import Role
 from grpo_bench.registry import make_plan, resolve
 
 PARTS = """
-from grpo_bench.contract import Capabilities, Finding, Missing, Need, Placement, Plugin, Role, Settings
+from grpo_bench.contract import Capabilities, Finding, LaunchForm, Missing, Need, Placement, Plugin, Role, Settings
 
 class Config(Settings):
     sha256: str | None = "cafe"
@@ -29,6 +29,9 @@ class Cluster:
         if self.away:
             raise Missing("this host is none of them", facts=facts)
         return facts
+    def form(self):
+        return LaunchForm()
+
     def place(self, needs):
         hosts = {"trainer": ("a", "c"), "generator": ("b",)}
         return {role: Placement(workers=2 if role == "trainer" else 1, nodes=hosts.get(role, ())) for role in needs}

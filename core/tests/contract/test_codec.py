@@ -91,9 +91,9 @@ def record(kind: Any) -> st.SearchStrategy[Any]:
 def test_the_types_that_can_cross():
     assert [item.__name__ for item in RECORDS] == [
         "Address", "AgentEnd", "Boundary", "Entry", "Event", "ExecResult", "Failure", "Finding", "Group", "GroupSpec",
-        "Need", "Placement", "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling", "Score", "Task",
-        "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn", "UpdateStats",
-        "ValidationReport"]
+        "LaunchForm", "Need", "Placement", "PolicyFacts", "Position", "RefitStats", "Reply", "Sample", "Sampling",
+        "Score", "Task", "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn",
+        "UpdateStats", "ValidationReport"]
     assert [item.__name__ for item in ENUMS] == [
         "Cause", "End", "FinishReason", "Kind", "Phase", "Purpose", "Role", "Status"]
 

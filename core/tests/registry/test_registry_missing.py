@@ -16,7 +16,7 @@ from grpo_bench.registry import make_plan, resolve, survey
 NEEDY = '''
 from pathlib import Path
 from grpo_bench.contract import (
-    Capabilities, Finding, Missing, Placement, PlanError, Plugin, Role, Settings, Task, WorkerEnv)
+    Capabilities, Finding, LaunchForm, Missing, Placement, PlanError, Plugin, Role, Settings, Task, WorkerEnv)
 
 class Config(Settings):
     file: str = "tasks"
@@ -38,6 +38,9 @@ class Small:
         if self.told:
             raise Missing("another house", hint="go there", facts={"beds": 10})
         return {"beds": 2}
+    def form(self):
+        return LaunchForm()
+
     def place(self, needs):
         if not Path("beds").exists():
             raise Missing("10 beds are wanted and 2 are here")

@@ -11,7 +11,7 @@ from grpo_bench.registry import make_plan, resolve, survey
 from grpo_bench.registry.hosts import Row, Span, rows, spans
 
 SPREAD = """
-from grpo_bench.contract import Capabilities, Need, Placement, Plugin, Role, Settings
+from grpo_bench.contract import Capabilities, LaunchForm, Need, Placement, Plugin, Role, Settings
 
 class Config(Settings):
     workers: int = 3
@@ -21,6 +21,9 @@ class Cluster:
         pass
     def describe(self):
         return {"domains": {"x": ["a", "b"], "y": ["c", "d"]}}
+    def form(self):
+        return LaunchForm()
+
     def place(self, needs):
         asked = {role: (need.workers, need.gpus, dict(need.groups)) for role, need in needs.items()}
         hosts = {"trainer": ("a", "a", "c"), "generator": ("b", "d"), "rollout": ("a",)}

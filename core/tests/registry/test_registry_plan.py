@@ -44,7 +44,7 @@ def test_every_value_is_explained_defaults_of_plugins_included(bench) -> None:
 
 
 ASKED = """
-from grpo_bench.contract import Capabilities, Finding, Placement, Plugin, Role, Settings, Task
+from grpo_bench.contract import Capabilities, Finding, LaunchForm, Placement, Plugin, Role, Settings, Task
 
 class Config(Settings):
     pass
@@ -55,6 +55,9 @@ class Asked:
         self.shared = context.shared
     def describe(self):
         return {"context": self.found}
+    def form(self):
+        return LaunchForm()
+
     def place(self, needs):
         return {role: Placement() for role in needs}
     def check(self, profile):

@@ -5,11 +5,13 @@ from .errors import (
     PluginError, RefitError, RegistryError, RolloutShareExceeded, RunFolderError, WorkerLost,
 )
 from .events import Kind, Phase
-from .fabric import Address, FabricHandle, GroupSpec, Need, Placement, Remote, WorkerContext, WorkerGroup
+from .fabric import (
+    Address, FabricHandle, GroupSpec, LaunchForm, Need, Placement, Remote, WorkerContext, WorkerGroup,
+)
 from .history import canonical, divided, settings_of, timeless
 from .observers import RunFacts, hookimpl
 from .plugin import (
-    API_VERSION, Capabilities, FileDigests, Plugin, PreflightContext, Site, WorkerEnv, load_object,
+    API_VERSION, Capabilities, FileDigests, Pace, Plugin, PreflightContext, Site, WorkerEnv, load_object,
 )
 from .roles import (
     Agent, AgentEnd, Clock, Entry, Environment, ExecResult, Finding, Generator, GeneratorClient, Hardware,
@@ -32,13 +34,13 @@ __all__ = [
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
     "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
     "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
-    "Interrupted", "KLSettings", "Kind", "LimitSettings", "LossSettings", "MaskSettings", "Missing", "Need", "Phase",
-    "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess", "PolicyClient", "PolicyFacts",
-    "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent", "ProgramSandbox", "Purpose",
-    "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply", "Role", "RolloutSettings",
-    "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling", "SamplingSettings",
-    "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec", "TokenSequence",
-    "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn", "UpdateStats",
-    "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost", "canonical",
-    "divided", "hookimpl", "load_object", "settings_of", "timeless",
+    "Interrupted", "KLSettings", "Kind", "LaunchForm", "LimitSettings", "LossSettings", "MaskSettings", "Missing",
+    "Need", "Pace", "Phase", "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess",
+    "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent",
+    "ProgramSandbox", "Purpose", "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply",
+    "Role", "RolloutSettings", "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling",
+    "SamplingSettings", "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec",
+    "TokenSequence", "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn",
+    "UpdateStats", "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost",
+    "canonical", "divided", "hookimpl", "load_object", "settings_of", "timeless",
 ]

@@ -19,11 +19,15 @@ class Placement:
     """Where a group's workers sit: how many, threads each, and environment variables they start with.
 
     ``nodes`` names the hosts of each worker in turn, equally many for every worker, and is empty where all are on this
-    one. A worker with GPUs has those of its hosts that no earlier worker took."""
+    one. A worker has ``gpus`` GPUs, equally many on each of its hosts, of those that no earlier worker took; 0: it
+    shares those that are there. ``spares`` are hosts that nobody sits on, in the order in which they take the place of
+    one that is lost."""
 
     workers: int = 1
     threads: int = 1
     nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    spares: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -98,8 +102,25 @@ class WorkerGroup(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchForm:
+    """What a scheduler is asked for so that a run finds its machine: ``nodes`` with ``gpus`` GPUs each, in ``segment``
+    nodes that share a network domain (0: any will do), and ``env``, which every process starts with, those of the
+    fabric included."""
+
+    nodes: int = 1
+    gpus: int = 0
+    segment: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
 class FabricHandle(Protocol):
     """Starts groups and reaches workers."""
+
+    async def open(self, placements: Mapping[str, Placement]) -> None:
+        """Reach the hosts of these placements and see that what they place is there; called once, before the first
+        group. PlanError that says what is missing where that is not so in time."""
+        ...
 
     async def start_group(self, spec: GroupSpec) -> WorkerGroup: ...
 
@@ -134,3 +155,5 @@ class WorkerContext:
     """For a part made inside a worker: the python of its own environment, for programs that it starts."""
     run_folder: str = ""
     """For a part made inside a worker: the run's folder, for what it keeps there; empty where there is none."""
+    host: str = "127.0.0.1"
+    """The address at which the group's other workers reach this worker's host; the loopback where all are on one."""

@@ -29,6 +29,7 @@ class Capabilities:
     (``drain``, ``keep``), ``deterministic``. environment: ``splits`` (its task lists), ``prompt`` (keys of
     Task.prompt), ``sandbox`` (``exec``, ``spawn``, ``files``). agent: ``prompt`` and ``sandbox`` it needs, ``form``
     (``in_process`` or ``program``). fabric: ``hosts``, whether it starts workers on the hosts that a placement names.
+    Any part with workers: ``one_host``, whether they have to share a host.
 
     ``computes`` says whose log-probabilities a trainer or generator gives: ``policy`` those of the profile's policy,
     any other name those of something else. Only where trainer and generator say the same are they compared.
@@ -46,6 +47,7 @@ class Capabilities:
     form: str = "in_process"
     deterministic: bool = False
     hosts: bool = False
+    one_host: bool = False
     computes: str = "policy"
     lacking: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,6 +82,21 @@ class Site:
     deterministic: bool
     limits: LimitSettings = field(default_factory=LimitSettings)
     machine: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast runs like one were elsewhere, in seconds: from the start to the first step (``start_s``), the first step
+    and each later one, a checkpoint of weights, and a validation, each as least and most. ``wall_s`` is how long such
+    runs were given in all, 0 where nobody says; ``source`` says where all this is from."""
+
+    start_s: tuple[float, float]
+    first_step_s: tuple[float, float]
+    step_s: tuple[float, float]
+    checkpoint_s: tuple[float, float]
+    validation_s: tuple[float, float]
+    wall_s: float
+    source: str
 
 
 class FileDigests(Protocol):
@@ -118,10 +135,12 @@ class Plugin:
     returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
     there: Missing, with all of it, where only the machine lacks what the settings ask for. A trainer's facts say what
     it computes in MLLOG's words (``opt_name``, ``tensor_parallelism``, ``micro_batch_size``...; see docs/mllog.md).
-    ``needs`` (trainers and generators, optional) takes config and returns the Need of its workers; without it they
-    need what ``config.workers`` says. ``preflight`` (optional) takes config and :class:`PreflightContext` and yields
-    Findings about this machine, however long that takes. ``judge`` (rulesets, optional) takes the path of something
-    that is no run folder, such as a log, and returns Findings about it, or None where it knows no such thing.
+    ``pace`` (rulesets, optional) takes the resolved profile as JSON data and returns the :class:`Pace` that was
+    measured for such a run elsewhere, or None. ``needs`` (trainers and generators, optional) takes config and returns
+    the Need of its workers; without it they need what ``config.workers`` says. ``preflight`` (optional) takes config
+    and :class:`PreflightContext` and yields Findings about this machine, however long that takes. ``judge`` (rulesets,
+    optional) takes the path of something that is no run folder, such as a log, and returns Findings about it, or None
+    where it knows no such thing.
     ``stand_in`` is True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is
     known not to meet, each with the reason.
     """
@@ -141,6 +160,7 @@ class Plugin:
     needs: str | None = None
     preflight: str | None = None
     judge: str | None = None
+    pace: str | None = None
     requires: tuple[str, ...] = ()
     supports: Mapping[str, str] = field(default_factory=dict)
     stand_in: bool = False

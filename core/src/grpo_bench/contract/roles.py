@@ -6,13 +6,13 @@ groups through ``context.fabric``; it never forks by itself. Methods raise plain
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from .fabric import Address, FabricHandle, Need, Placement
+from .fabric import Address, FabricHandle, LaunchForm, Need, Placement
 from .values import (
     End, Event, Floats, Ids, Sample, Sampling, Task, TensorSpec, TrainBatch, Transfer, UpdateStats, ValidationReport,
 )
@@ -74,6 +74,8 @@ class PluginContext:
     :class:`Sampling`), ``limits`` and ``transport`` (the one that carries its weights) for a trainer, ``sampling``,
     ``limits`` and ``transport`` for a generator, ``limits`` for the environment that lists tasks, ``grpo`` for a
     ruleset."""
+    note: Callable[[str, str], None] = lambda name, message: None
+    """Tell the user something while the part works, as an alarm of the run: its name and one line."""
 
 
 @dataclass(frozen=True)
@@ -435,4 +437,8 @@ class Hardware(Protocol):
 
     def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
         """Placement of each worker group from what it needs; PlanError where the machine cannot hold them."""
+        ...
+
+    def form(self) -> LaunchForm:
+        """What a scheduler has to give for it."""
         ...

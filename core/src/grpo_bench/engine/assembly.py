@@ -6,7 +6,7 @@ Errors of a part are attributed here: whatever a plugin raises leaves as a Plugi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +29,16 @@ T = TypeVar("T")
 
 
 class Assembly:
-    """The live parts of one run. ``trainer`` stands in the place of the one that the plan names."""
+    """The live parts of one run. ``note`` is told what they want the user to know; ``trainer`` stands in the place of
+    the one that the plan names."""
 
     def __init__(self, plan: Plan, folder: Path, clock: Any, logger: Any, stop_token_ids: tuple[int, ...],
-                 trainer: Trainer | None = None) -> None:
+                 note: Callable[[str, str], None], trainer: Trainer | None = None) -> None:
         self.plan = plan
         self._folder = folder
         self._clock = clock
         self._logger = logger
+        self._note = note
         profile = plan.profile
         max_context = profile.policy.max_context
         validation = profile.validation.sampling or profile.sampling
@@ -51,7 +53,8 @@ class Assembly:
         self.workers: WorkerGroup | None = None
 
     async def start(self) -> None:
-        """Trainer and generator at once, then the rollout workers beside the generator's engines."""
+        """The fabric, trainer and generator at once, then the rollout workers beside the generator's engines."""
+        await self._started(Role.FABRIC, self.fabric.open(self.plan.placements))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._started(Role.TRAINER, self.trainer.start()))
             tasks.create_task(self._started(Role.GENERATOR, self.generator.start()))
@@ -117,6 +120,7 @@ class Assembly:
         profile = self.plan.profile
         return replace(
             bare_context(self.plan, self.plan.parts[role], self._folder, self._clock, self._logger), fabric=fabric,
+            note=self._note,
             interpreter=self.plan.parts[role].interpreter,
             shared={"grpo": profile.grpo, "loss": profile.grpo.loss, "limits": profile.limits,
                     "sampling": self.sampling, "transport": self.plan.transport})

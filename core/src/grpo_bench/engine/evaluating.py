@@ -75,7 +75,7 @@ class Evaluating(Conductor):
         return await super()._work_parts()
 
     def _assembled(self, stop_token_ids: tuple[int, ...]) -> Assembly:
-        return Assembly(self._plan, self._folder, self._clock, self._logger, stop_token_ids,
+        return Assembly(self._plan, self._folder, self._clock, self._logger, stop_token_ids, self._recorder.alarm,
                         trainer=cast("Trainer", self._stored))
 
     async def _perform(self, parts: Assembly, transport: Path) -> tuple[Status, str | None]:

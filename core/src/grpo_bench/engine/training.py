@@ -45,7 +45,8 @@ class Training(Conductor):
         return Opening(Kind.RESUMED, data, facts["scored"] and not (self._tally.forced or resumption.forced))
 
     def _assembled(self, stop_token_ids: tuple[int, ...]) -> Assembly:
-        return Assembly(self._plan, self._folder, self._clock, self._logger, stop_token_ids)
+        return Assembly(self._plan, self._folder, self._clock, self._logger, stop_token_ids,
+                        self._recorder.alarm)
 
     async def _perform(self, parts: Assembly, transport: Path) -> tuple[Status, str | None]:
         store = CheckpointStore(self._folder / CHECKPOINTS, self._plan.profile.checkpoint.keep)

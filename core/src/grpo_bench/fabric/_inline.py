@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import Address, Clock, GroupSpec, PlanError, WorkerContext, WorkerLost, load_object
+from grpo_bench.contract import Address, Clock, GroupSpec, Placement, PlanError, WorkerContext, WorkerLost, load_object
 from grpo_bench.contract.codec import pack, unpack
 from grpo_bench.scratch import Scratch
 
@@ -92,6 +92,9 @@ class InlineFabric:
         self.logger = logger
         self.serialise = serialise
         self._groups: dict[str, InlineGroup] = {}
+
+    async def open(self, placements: Mapping[str, Placement]) -> None:
+        """Nothing: this process is there."""
 
     async def start_group(self, spec: GroupSpec) -> InlineGroup:
         check_new_group(spec, self._groups)

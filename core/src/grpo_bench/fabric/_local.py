@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import Address, Clock, DeadlineExceeded, GroupSpec, PlanError, Remote, WorkerGroup
+from grpo_bench.contract import Address, Clock, DeadlineExceeded, GroupSpec, Placement, PlanError, Remote, WorkerGroup
 from grpo_bench.scratch import Scratch
 
 from ._calls import all_or_none, worker_name
@@ -92,6 +92,9 @@ class LocalFabric:
         self._groups: dict[str, LocalGroup] = {}
         self._scratch: Scratch | None = None
         self._seats = 0
+
+    async def open(self, placements: Mapping[str, Placement]) -> None:
+        """Nothing: this machine is there."""
 
     async def start_group(self, spec: GroupSpec) -> WorkerGroup:
         check_new_group(spec, self._groups)

@@ -75,7 +75,8 @@ def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingP
     return Plan(
         name=resolved.name, profile=resolved.profile, seed=run_seed, parts=parts, observers=observers,
         checkpoint=checkpoint, transport=transport, incomparable=why, varying=varying, tasks=tasks,
-        needs=placed.needs, placements=placed.placements, hardware=placed.machine, resolved=values,
+        needs=placed.needs, placements=placed.placements, hardware=placed.machine, form=placed.form,
+        resolved=values,
         explained=_explained(values, resolved, seed_from),
         provenance=statement(lock, everybody, host=placed.machine,
                              policy=fingerprint(checkpoint.checkpoint, resolved) if checkpoint.vocab_size else {},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..contract import Missing, Need, Placement, PluginError, PolicyFacts, Role, load_object
+from ..contract import LaunchForm, Missing, Need, Placement, PlanError, PluginError, PolicyFacts, Role, load_object
 from .missing import Shortage
 from .parts import attributed, called, made, plain
 from .plan import Part
@@ -23,11 +23,13 @@ ROLLOUT = "rollout"
 
 @dataclass(frozen=True)
 class Placed:
-    """``machine`` is what the hardware says of itself; all of it is empty where it does not know."""
+    """``machine`` is what the hardware says of itself, ``form`` what a scheduler has to give for it; all of it is empty
+    where it does not know."""
 
     machine: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, Need] = field(default_factory=dict)
     placements: Mapping[str, Placement] = field(default_factory=dict)
+    form: LaunchForm = field(default_factory=LaunchForm)
 
 
 def place(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFacts, seed: int, lacks: Shortage,
@@ -44,12 +46,22 @@ def place(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFact
     hosts = {host for placement in placements.values() for host in placement.nodes}
     if len(hosts) > 1 and not fabric.descriptor.capabilities.hosts:
         lacks.ask(partial(_refuse, fabric, len(hosts)), called(fabric))
-    return Placed(facts, needs, placements)
+    for role in PLACED:
+        spread = set(placements[role.value].nodes) if role.value in placements else set()
+        if len(spread) > 1 and parts[role].descriptor.capabilities.one_host:
+            raise PlanError(f"{called(parts[role])} needs all its workers on one host, and they are placed on "
+                            f"{len(spread)}", hint=f"ask for fewer: see {role.value}.workers")
+    return Placed(facts, needs, placements, _form(part, machine))
 
 
 def _refuse(fabric: Part, hosts: int) -> None:
     raise Missing(f"it starts workers on this host only, and they are placed on {hosts}",
                   hint="choose a fabric that reaches them")
+
+
+def _form(part: Part, machine: Any) -> LaunchForm:
+    with attributed(part.role, part.descriptor):
+        return machine.form()
 
 
 def _facts(part: Part, machine: Any) -> dict[str, Any]:

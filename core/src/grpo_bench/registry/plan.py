@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..contract import Finding, Need, Placement, Plugin, PolicyFacts, Role, Task
+from ..contract import Finding, LaunchForm, Need, Placement, Plugin, PolicyFacts, Role, Task
 from .hosts import Row, Span, rows, spans
 from .profile import Profile
 from .resolved import Explained
@@ -50,11 +50,11 @@ class Plan:
     ``parts`` has one part per role; a missing ruleset is simply absent. ``checkpoint`` is the policy with its folder
     found. ``transport`` carries weights from trainer to generator; ``incomparable`` says why their log-probabilities
     cannot be compared, and is empty where they can. ``varying`` says why a run that would be deterministic where its
-    parts allow is not, and is empty otherwise. ``tasks`` maps the splits that train and validate to the
-    environment's lists of them, as long as the environment has them. ``needs`` and ``placements`` map trainer,
-    generator and rollout to what their workers ask for and where they sit. ``resolved`` is the whole profile as JSON
-    data, defaults of the core and of every plugin written out. ``unscored`` lists why the run cannot count as a result;
-    it is scored where that list is empty.
+    parts allow is not, and is empty otherwise. ``tasks`` maps the splits that train and validate to the environment's
+    lists of them, as long as the environment has them. ``needs`` and ``placements`` map trainer, generator and rollout
+    to what their workers ask for and where they sit, ``form`` what a scheduler has to give. ``resolved`` is the whole
+    profile as JSON data, defaults of the core and of every plugin written out. ``unscored`` lists why the run cannot
+    count as a result; it is scored where that list is empty.
 
     ``missing`` says what this machine lacks for it and is empty in all that :func:`make_plan` returns. Where it is not,
     tasks, placements and facts are those that could be had, and a checkpoint that is not here has a vocabulary of 0.
@@ -73,6 +73,7 @@ class Plan:
     needs: Mapping[str, Need]
     placements: Mapping[str, Placement]
     hardware: Mapping[str, Any]
+    form: LaunchForm
     resolved: Mapping[str, Any]
     explained: tuple[Explained, ...]
     provenance: Mapping[str, Any]
@@ -146,6 +147,7 @@ class Plan:
             "needs": {name: asdict(need) for name, need in self.needs.items()},
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),
+            "form": asdict(self.form),
             "hosts": [asdict(row) for row in self.rows],
             "spans": [asdict(span) for span in self.spans],
             "findings": [{**asdict(finding), "origin": str(found.origin) if (found := self.source(finding.key)) else

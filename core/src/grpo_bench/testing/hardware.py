@@ -70,6 +70,13 @@ class HardwareSuite(Suite):
             assert all(isinstance(text, str) for item in place.env.items() for text in item)
 
     @demand
+    async def test_a_scheduler_can_be_asked_for_it(self, rig: HardwareRig) -> None:
+        """Jobs are submitted for the machine that the plan shows."""
+        form = rig.hardware.form()
+        assert form.nodes >= 1 and form.gpus >= 0 and form.segment >= 0
+        assert all(isinstance(text, str) for item in form.env.items() for text in item)
+
+    @demand
     async def test_the_same_needs_get_the_same_places(self, rig: HardwareRig) -> None:
         """The plan that was looked at is the one that runs."""
         assert dict(rig.hardware.place(OPEN)) == dict(rig.hardware.place(OPEN))

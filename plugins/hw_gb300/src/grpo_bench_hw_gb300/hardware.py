@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import Missing, Need, Placement, PluginContext
+from grpo_bench.contract import LaunchForm, Missing, Need, Placement, PluginContext
 
 from ._plugin import Gb300Config
 from .cluster import Cluster, described
@@ -51,6 +51,10 @@ class RackHardware:
             placed[role] = Placement(workers=len(nodes), threads=config.threads, env=env,
                                      nodes=tuple(node for worker in nodes for node in worker))
         return placed
+
+    def form(self) -> LaunchForm:
+        config = self._config
+        return LaunchForm(config.nodes, config.gpus_per_node, config.segment, _NCCL)
 
     def _foreign(self) -> str:
         """Why this host is no node of the cluster; empty where it is one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import Need, Placement, PluginContext
+from grpo_bench.contract import LaunchForm, Need, Placement, PluginContext
 
 from ._plugin import LocalConfig
 from .machine import available_cores, facts, reproducible
@@ -40,6 +40,9 @@ class LocalHardware:
         env = {**dict.fromkeys(_THREAD_VARIABLES, str(config.threads)), "TOKENIZERS_PARALLELISM": "false",
                **self._kernels}
         return {role: Placement(workers=count, threads=config.threads, env=env) for role, count in counts.items()}
+
+    def form(self) -> LaunchForm:
+        return LaunchForm(gpus=self._machine.get("gpus", 0), env=self._kernels)
 
 
 def create(context: PluginContext) -> LocalHardware:

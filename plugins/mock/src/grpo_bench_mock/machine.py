@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_bench.contract import Need, Placement, PluginContext
+from grpo_bench.contract import LaunchForm, Need, Placement, PluginContext
 
 from .config import HardwareConfig
 
@@ -21,6 +21,9 @@ class MockHardware:
 
     def place(self, needs: Mapping[str, Need]) -> Mapping[str, Placement]:
         return {role: Placement(workers=need.workers or self._config.workers) for role, need in needs.items()}
+
+    def form(self) -> LaunchForm:
+        return LaunchForm()
 
 
 def create(context: PluginContext) -> MockHardware:

@@ -11,7 +11,7 @@ plugin = Plugin(
     config=TorchTrainerConfig,
     factory="grpo_bench_trainer_torch.controller:make",
     describe="grpo_bench_trainer_torch.config:describe",
-    capabilities=Capabilities(sends=frozenset({"safetensors"}), deterministic=True),
+    capabilities=Capabilities(sends=frozenset({"safetensors"}), deterministic=True, one_host=True),
 )
 
 __all__ = ["TorchTrainerConfig", "plugin"]
