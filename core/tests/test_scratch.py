@@ -52,6 +52,26 @@ def test_what_an_ended_process_left_goes_with_the_next_one_that_starts_and_not_b
     assert not left.exists()
 
 
+def test_a_shared_folder_is_there_until_the_last_of_its_holders_removes_it(place):
+    first = Scratch()
+    second = Scratch(shared=first.path)
+    assert second.path == first.path
+    first.remove()
+    sweep(place)
+    assert second.path.exists()
+    second.remove()
+    assert not list(place.iterdir())
+
+
+def test_a_shared_folder_that_nobody_holds_any_more_is_made_anew(place):
+    old = Scratch()
+    old.remove()
+    new = Scratch(shared=old.path)
+    assert new.path != old.path
+    assert new.path.exists()
+    new.remove()
+
+
 def test_nothing_else_is_swept_away(place):
     for name in ("grpo-bench-scratch-mine", "grpo-bench-results", "grpo-bench-scratch-12345678-kept"):
         (place / name).mkdir()

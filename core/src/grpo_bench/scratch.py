@@ -1,9 +1,10 @@
 """Temporary folders that do not outlive their process for long.
 
-A scratch folder is held by an exclusive lock on the folder itself, which the kernel drops when the process ends,
-however it ends. ``sweep`` removes the folders of this user that nobody holds: each process that makes one sweeps first,
-and worker processes sweep when their engine has ended. A folder is only ever removed under its lock, and whoever makes
-one looks, once it holds the lock, whether it is still there: so a live one is never taken away.
+A scratch folder is held by a shared lock on the folder itself, which the kernel drops when the process ends, however it
+ends; several processes may hold one. ``sweep`` removes the folders of this user that nobody holds: each process that
+makes one sweeps first, and worker processes sweep when their engine has ended. A folder is only ever removed under an
+exclusive lock, and whoever makes one looks, once it holds the lock, whether it is still there: so a live one is never
+taken away.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ _SOCKET_PATH_ROOM = 70
 class Scratch:
     """An empty private folder, there until ``remove`` or the orderly end of the process that made it: in ``parent``, as
     where other hosts have to see it; else in memory where the machine has a place with ``memory`` bytes left for it;
-    else on disk."""
+    else on disk. Where ``shared`` names one that another process holds, it is that one, and there until the last of
+    them removes it."""
 
-    def __init__(self, *, memory: int = 0, parent: Path | None = None) -> None:
+    def __init__(self, *, memory: int = 0, parent: Path | None = None, shared: Path | None = None) -> None:
         if parent is None:
             sweep(*((_MEMORY, _disk()) if memory else (_disk(),)))
             parent = _MEMORY if memory and _has_room(memory) else _disk()
         else:
             sweep(parent)
         self._lock = -1
+        if shared is not None:
+            self.path, self._lock = shared, _held(shared)
         while self._lock < 0:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             self._lock = _held(self.path)
@@ -45,11 +49,12 @@ class Scratch:
         atexit.register(self.remove)
 
     def remove(self) -> None:
-        """Remove it with all it holds; twice is fine."""
+        """Remove it with all it holds, unless others hold it too; twice is fine."""
         if self._lock < 0 or os.getpid() != self._owner:
             return
         atexit.unregister(self.remove)
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not _others_hold(self._lock):
+            shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
 
@@ -81,12 +86,22 @@ def _held(path: Path) -> int:
     except FileNotFoundError:
         return -1
     with suppress(OSError):  # of a file system without locks: there, nobody can sweep either
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH)
     with suppress(FileNotFoundError):
         if os.path.samestat(os.stat(path), os.fstat(lock)):
             return lock
     os.close(lock)
     return -1
+
+
+def _others_hold(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here
+        return False
+    return False
 
 
 def _has_room(size: int) -> bool:

@@ -29,8 +29,8 @@ def _targets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def spec() -> Callable[..., GroupSpec]:
     def make(name: str = "a", target: str = "fabric_targets:Worker", workers: int = 1, config: Any = None,
-             threads: int = 1, env: Any = None, **settings: Any) -> GroupSpec:
-        return GroupSpec(name, target, config, Placement(workers, threads, env=env or {}), **settings)
+             threads: int = 1, env: Any = None, gpus: int = 0, **settings: Any) -> GroupSpec:
+        return GroupSpec(name, target, config, Placement(workers, threads, gpus=gpus, env=env or {}), **settings)
     return make
 
 

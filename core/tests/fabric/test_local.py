@@ -101,3 +101,37 @@ def test_nothing_is_left_in_the_temporary_folder(in_local, spec, tmp_path, monke
     in_local(body)
     assert len(seen) == 1
     assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_gpus_are_handed_out_once_until_their_group_is_closed(in_local, spec, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    async def seen(group):
+        return [found for (found,) in await group.call_all("environment", "CUDA_VISIBLE_DEVICES")]
+
+    async def body(fabric):
+        first = await fabric.start_group(spec("first", workers=2, gpus=2))
+        guest = await fabric.start_group(spec("guest", workers=2, colocate="first"))
+        second = await fabric.start_group(spec("second", gpus=1))
+        assert [await seen(group) for group in (first, guest, second)] == [["0,1", "2,3"], ["0,1", "2,3"], ["4"]]
+        await second.restart(0)
+        await first.close()
+        third = await fabric.start_group(spec("third", gpus=2))
+        assert [await seen(group) for group in (second, third)] == [["4"], ["5,6"]]
+        await guest.close()
+        fourth = await fabric.start_group(spec("fourth", gpus=3))
+        assert await seen(fourth) == ["0,1,2"]
+    in_local(body)
+
+
+def test_workers_without_gpus_of_their_own_see_what_the_engine_sees(in_local, spec, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 7")
+
+    async def body(fabric):
+        shared = await fabric.start_group(spec("shared"))
+        assert await shared.call(0, "environment", "CUDA_VISIBLE_DEVICES") == ["3, 7"]
+        own = await fabric.start_group(spec("own", gpus=1))
+        assert await own.call(0, "environment", "CUDA_VISIBLE_DEVICES") == ["3"]
+        with pytest.raises(PlanError, match=r"needs 2 GPUs, and 1 of those in CUDA_VISIBLE_DEVICES=3, 7 are left"):
+            await fabric.start_group(spec("more", gpus=2))
+    in_local(body)

@@ -12,12 +12,16 @@ from pydantic import ValidationError
 import grpo_bench.fabric
 from grpo_bench.contract import Placement, PluginContext, PolicyFacts, Role, load_object
 from grpo_bench.engine.clock import RealClock
+from grpo_bench.fabric import kit
 
 
 def test_the_public_names():
     assert grpo_bench.fabric.__all__ == [
         "InlineConfig", "InlineFabric", "LocalConfig", "LocalFabric", "inline", "local", "make_inline",
         "make_local", "task_stacks"]
+    assert kit.__all__ == [
+        "GroupSeat", "HostClock", "LOOPBACK", "Seat", "SeatedFabric", "SeatedGroup", "Station", "answer_to",
+        "pack_request", "read_answer", "variables", "within_start", "worker_name"]
 
 
 @pytest.mark.parametrize(("name", "config"), [("inline", {"serialise": True}), ("local", {"grace_s": 1.0})])

@@ -9,9 +9,7 @@ import pytest
 from grpo_bench.contract import (
     Cause, End, Failure, Group, PlanError, Position, Purpose, RolloutShareExceeded, Trajectory, ValidationSettings,
 )
-from grpo_bench.steps import (
-    check_failed_share, should_validate, summarize, target_met, validation_report,
-)
+from grpo_bench.steps import check_failed_share, summarize, target_met, validation_report
 
 
 def rollout(task: str, reward: float | None) -> Trajectory:
@@ -66,9 +64,9 @@ def test_rollouts_that_are_no_k_of_one_task_are_refused(groups: list[list[Trajec
 
 def test_the_start_does_not_shift_the_cadence() -> None:
     settings = ValidationSettings(start_at=7, period=5, at_end=True)
-    assert [step for step in range(24) if should_validate(settings, step, 23)] == [10, 15, 20, 23]
+    assert [step for step in range(24) if settings.is_due(step, 23)] == [10, 15, 20, 23]
     at_start = ValidationSettings(at_start=True, period=10)
-    assert [step for step in range(24) if should_validate(at_start, step, 23)] == [0, 10, 20]
+    assert [step for step in range(24) if at_start.is_due(step, 23)] == [0, 10, 20]
 
 
 def test_the_share_of_failures_is_bounded_and_explained() -> None:

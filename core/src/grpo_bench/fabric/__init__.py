@@ -2,6 +2,7 @@
 
 Both are plugins of the role fabric. What a worker is and what may cross to it stands in
 :mod:`grpo_bench.contract.fabric`; the program that hosts workers in another process is :mod:`grpo_bench.fabric.worker`.
+Fabrics for several machines are made from :mod:`grpo_bench.fabric.kit`.
 """
 
 from ._inline import InlineFabric

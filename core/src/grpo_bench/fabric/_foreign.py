@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import tempfile
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +27,20 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 def carried(parent: Path, target: str) -> Path:
-    """A folder under ``parent`` with nothing but the packages that a worker with this target needs of ours."""
+    """A folder under ``parent`` with nothing but the packages that a worker with this target needs of ours. Several
+    processes may ask at once."""
     own = target.partition(":")[0].partition(".")[0]
     folder = parent / own
     if not folder.exists():
-        folder.mkdir(parents=True)
+        parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".", dir=parent))
         for name in {*_CARRIED, own}:
             for path in _places(name):
-                (folder / path.name).symlink_to(path)
+                (made / path.name).symlink_to(path)
+        try:
+            made.rename(folder)
+        except OSError:  # another was first
+            shutil.rmtree(made)
     return folder
 
 

@@ -33,15 +33,14 @@ class Frames(asyncio.BufferedProtocol):
     def connected(self) -> bool:
         return self._transport is not None
 
-    def send(self, kind: int, call_id: int, body: bytes) -> None:
-        """Queue one frame; silently nothing once the connection is lost."""
+    def send(self, kind: int, call_id: int, *body: bytes) -> None:
+        """Queue one frame with a body of these parts; silently nothing once the connection is lost."""
         if self._transport is None:
             return
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outgoing.append(_HEAD.pack(len(body), kind, call_id))
-        self._outgoing.append(body)
-        if len(body) > _CHUNK:
+        self._outgoing += (_HEAD.pack(sum(map(len, body)), kind, call_id), *body)
+        if len(body[-1]) > _CHUNK:
             self._flush()
 
     async def writable(self) -> None:

@@ -7,7 +7,7 @@ threads and environment variables have nothing to apply to here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_bench.contract import Address, Clock, GroupSpec, Placement, PlanError, WorkerContext, WorkerLost, load_object
@@ -45,6 +45,10 @@ class InlineGroup:
     async def call_all(self, method: str, /, *args: Any, deadline_s: float | None = None, **kwargs: Any) -> list[Any]:
         return await all_or_none([self.call(rank, method, *args, deadline_s=deadline_s, **kwargs)
                                   for rank in range(self.size)])
+
+    async def lost(self) -> Sequence[int]:
+        """None: what ends this process ends the engine."""
+        return []
 
     async def start(self, rank: int) -> None:
         spec, fabric = self._spec, self._fabric

@@ -1,4 +1,4 @@
-"""One worker process as the engine sees it: started, spoken to, watched, ended, accounted for.
+"""One worker process as its starter sees it: started, spoken to, watched, ended, accounted for.
 
 The process leads its own session. It counts as ended when the kernel says so, and only then is it reaped, after all
 that is left of its session and its descendants was killed; so no process id is signalled after it may name another
@@ -24,6 +24,7 @@ from typing import Any
 from grpo_bench.contract import DeadlineExceeded, PlanError, PluginError, WorkerLost
 
 from ._host import CONTROL
+from ._links import OUTSIDE, place_and_path
 from ._peer import Peer
 from ._proc import Process, family, kill, table
 
@@ -35,15 +36,20 @@ _STACKS_DEADLINE_S = 1.0
 
 
 class HostProcess:
-    """A process, started when this is made. ``peer`` calls into it; ``exited`` is set once it is reaped."""
+    """A process, started when this is made. ``peer`` calls into it; ``exited`` is set once it is reaped. ``outside``
+    forwards the process's calls to workers of other places."""
 
-    def __init__(self, name: str, interpreter: str, env: Mapping[str, str], log: Path, endpoint: str) -> None:
+    def __init__(self, name: str, interpreter: str, env: Mapping[str, str], log: Path, endpoint: str,
+                 outside: object | None = None) -> None:
         self.name = name
         self.exited = asyncio.Event()
-        self.peer = Peer(self._serves_nothing, self._explain)
+        self.peer = Peer(self._served, self._explain)
+        self._outside = outside
         self._log = log
         self._log_start = log.stat().st_size
-        self._stacks = Path(f"{endpoint}.stacks")
+        place, path = place_and_path(endpoint)
+        self._where = f" on {place}" if place else ""
+        self._stacks = Path(f"{path}.stacks")
         self._stacks.touch()
         self._ready = False
         self._ended_cpu_s = 0.0
@@ -141,7 +147,7 @@ class HostProcess:
             await self.exited.wait()
         tail = self._tail()
         last = f"; its last output: {_last_word(tail)}" if tail else ""
-        error = WorkerLost(f"worker process {self.name} {_ending(self._popen.returncode)}{last}",
+        error = WorkerLost(f"worker process {self.name}{self._where} {_ending(self._popen.returncode)}{last}",
                            hint=f"its output is in {self._log}")
         error.remote_traceback = "\n".join(tail)
         return error
@@ -165,8 +171,9 @@ class HostProcess:
             stream.seek(before)
             return stream.read() or "the process does not answer signals"
 
-    @staticmethod
-    def _serves_nothing(name: str) -> object:
+    def _served(self, name: str) -> object:
+        if name == OUTSIDE and self._outside is not None:
+            return self._outside
         raise PluginError(f"there is no worker {name} in the engine's process")
 
 

@@ -1,10 +1,10 @@
 """The program of a worker process: ``python -m grpo_bench.fabric.worker FD ENDPOINT STACKS``.
 
-FD is the control connection to the fabric, inherited; ENDPOINT the Unix socket to listen at; STACKS the file that
-stacks are written to on SIGUSR1, by a handler in C that works while the interpreter is busy. The process leads a
-session of its own. It ends on SIGTERM. Should the engine end first, however it ended, a thread sees the control
-connection hang up, removes the temporary folders that the engine left, and kills this process with all it has started,
-whatever the event loop is doing.
+FD is the control connection to whoever started the process, inherited; ENDPOINT the Unix socket to listen at; STACKS
+the file that stacks are written to on SIGUSR1, by a handler in C that works while the interpreter is busy. The process
+leads a session of its own. It ends on SIGTERM. Should its starter end first, however it ended, a thread sees the
+control connection hang up, removes the temporary folders that the starter left, and kills this process with all it has
+started, whatever the event loop is doing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ import sys
 import threading
 from typing import cast
 
-from grpo_bench.contract import WorkerLost
 from grpo_bench.scratch import sweep
 
 from ._host import Host
-from ._peer import Peer
 from ._proc import family, kill, table
 
 _POLL_S, _POLLS = 0.01, 200
-"""How long an engine may take from the end of its connections to its own."""
+"""How long a starter may take from the end of its connections to its own."""
 
 
 def main(argv: list[str]) -> None:
@@ -41,18 +39,18 @@ def main(argv: list[str]) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=open(stacks, "a"), all_threads=True)  # noqa: SIM115
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    threading.Thread(target=_die_with_engine, args=(control.fileno(), os.getppid()), name="lifeline",
+    threading.Thread(target=_die_with_starter, args=(control.fileno(), os.getppid()), name="lifeline",
                      daemon=True).start()
     asyncio.run(_serve(control, endpoint))
 
 
-def _die_with_engine(control: int, engine: int) -> None:
+def _die_with_starter(control: int, starter: int) -> None:
     hang_up = select.poll()
     hang_up.register(control, 0)
     hang_up.poll()
     kill(family(os.getpid(), table()))
     for _ in range(_POLLS):
-        if os.getppid() != engine:
+        if os.getppid() != starter:
             break
         select.select([], [], [], _POLL_S)
     sweep()
@@ -65,13 +63,8 @@ async def _serve(control: socket.socket, endpoint: str) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     host = Host(endpoint)
     await host.listen()
-    peer = Peer(host.control, _engine_ended)
-    await loop.create_unix_connection(lambda: peer.frames, sock=control)
+    await loop.create_unix_connection(lambda: host.starter.frames, sock=control)
     await stop.wait()
-
-
-async def _engine_ended() -> WorkerLost:
-    return WorkerLost("the engine ended")
 
 
 if __name__ == "__main__":

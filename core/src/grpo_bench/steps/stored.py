@@ -1,23 +1,18 @@
-"""The tensors of a folder of weights, byte for byte as its safetensors files hold them.
-
-A file begins with the length of its head (8 bytes, little-endian) and the head, JSON with dtype, shape and place of
-each tensor; the places count from the end of the head.
-"""
+"""The tensors of a folder of weights, byte for byte as its safetensors files hold them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grpo_bench.contract import PluginError, TensorSpec
 
+from .heads import Head, head_of
+
 FILES = "*.safetensors"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U8": "uint8"}
-_LONGEST_HEAD = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +28,9 @@ class StoredTensors:
 
     def __init__(self, folder: Path, files: str = FILES) -> None:
         self._places: dict[TensorSpec, _Place] = {}
-        for file, head, size in _heads(folder, files):
+        for file, head in _heads(folder, files):
             with _named(file):
-                self._places.update(_tensors(file, head, size))
+                self._places.update(_tensors(file, head))
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -51,38 +46,26 @@ class StoredTensors:
 def tensor_names(folder: Path) -> frozenset[str]:
     """The names of all tensors of a folder, whatever numbers they hold; PluginError where a file is none in safetensors
     form."""
-    return frozenset(name for _, head, _ in _heads(folder, FILES) for name in head)
+    return frozenset(name for _, head in _heads(folder, FILES) for name in head.tensors)
 
 
-def _heads(folder: Path, files: str) -> Iterator[tuple[Path, dict[str, Any], int]]:
-    """Each file with its head, metadata left out, and the head's length."""
+def _heads(folder: Path, files: str) -> Iterator[tuple[Path, Head]]:
     for file in sorted(folder.glob(files)):
         with _named(file):
-            head, size = _head(file)
-        yield file, head, size
+            head = head_of(file)
+        yield file, head
 
 
-def _tensors(file: Path, head: Mapping[str, Any], size: int) -> Iterator[tuple[TensorSpec, _Place]]:
-    for name, entry in sorted(head.items()):
-        start, end = entry["data_offsets"]
-        spec = TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
-        yield spec, _Place(file, 8 + size + start, end - start)
+def _tensors(file: Path, head: Head) -> Iterator[tuple[TensorSpec, _Place]]:
+    for name, entry in sorted(head.tensors.items()):
+        spec = TensorSpec(name, entry.shape, _DTYPES[entry.dtype])
+        yield spec, _Place(file, head.data + entry.start, entry.stop - entry.start)
 
 
 @contextmanager
 def _named(file: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise PluginError(f"{file} holds no tensors that can be sent: {type(error).__name__}: {error}",
                           hint=f"a file in safetensors form, with dtypes {', '.join(_DTYPES)}") from error
-
-
-def _head(file: Path) -> tuple[dict[str, Any], int]:
-    with file.open("rb") as handle:
-        size = int.from_bytes(handle.read(8), "little")
-        if size > _LONGEST_HEAD:
-            raise ValueError(f"its head would have {size} bytes")
-        head = json.loads(handle.read(size))
-    head.pop("__metadata__", None)
-    return head, size

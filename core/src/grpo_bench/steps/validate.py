@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from grpo_bench.contract import Group, PlanError, Trajectory, ValidationReport, ValidationSettings
+from grpo_bench.contract import Group, PlanError, Trajectory, ValidationReport
 
 from .reward import rewards_of
 
@@ -46,15 +46,6 @@ def target_met(report: ValidationReport, metric: str, target: float) -> bool:
     if metric not in report.metrics:
         raise PlanError(f"validation reports no {metric!r}; it reports {', '.join(report.metrics)}")
     return _exact(report, metric) >= Fraction(repr(float(target)))
-
-
-def should_validate(settings: ValidationSettings, step: int, max_steps: int) -> bool:
-    """Whether to validate after ``step`` (0: before the first)."""
-    if step == 0:
-        return settings.at_start
-    if step == max_steps and settings.at_end:
-        return True
-    return step >= settings.start_at and step % settings.period == 0
 
 
 def _exact(report: ValidationReport, metric: str) -> Fraction:

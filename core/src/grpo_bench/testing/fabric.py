@@ -50,6 +50,7 @@ class FabricSuite(Suite):
     async def open(self, world: World, rig: Rig) -> AsyncIterator[FabricRig]:
         fabric: FabricHandle = world.make(rig.descriptor, rig.config, None)
         try:
+            await fabric.open({})
             yield FabricRig(**vars(rig), fabric=fabric, closed=world.new_folder())
         finally:
             await fabric.close()
@@ -156,17 +157,20 @@ class FabricSuite(Suite):
 
     @demand
     async def test_a_worker_that_dies_is_missed(self, rig: FabricRig) -> None:
-        """WorkerLost at whoever waits for it or calls it; a restart brings it back."""
+        """WorkerLost at whoever waits for it or calls it, and its group knows; a restart brings it back."""
         group = await rig.group()
         await rig.needs_processes(group)
+        assert list(await group.lost()) == []
         waiting = asyncio.ensure_future(group.call(0, "listen"))
         await asyncio.sleep(0.05)
         for call in (group.call(0, "die"), waiting, group.call(0, "echo", 1)):
             with pytest.raises(WorkerLost):
                 await call
         assert await group.call(1, "echo", 1) == 1
+        assert list(await group.lost()) == [0]
         await group.restart(0)
         assert await group.call_all("echo", 2) == [2, 2]
+        assert list(await group.lost()) == []
 
     @demand
     async def test_a_start_that_fails_leaves_nothing(self, rig: FabricRig) -> None:

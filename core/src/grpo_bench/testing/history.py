@@ -155,6 +155,9 @@ def _metrics(step: int) -> dict[str, float]:
     return {"accuracy": share, "pass_k": share, "pass_hat_k": share, "pass_1": share}
 
 
+_NO_HOSTS = {"hosts": [], "units": {}, "crossings": []}
+
+
 def _begun(deferred: bool = False) -> Recording:
     recording = Recording()
     roles = [role.value for role in Role if role not in (Role.OBSERVER, Role.RULESET)]
@@ -165,7 +168,7 @@ def _begun(deferred: bool = False) -> Recording:
         Kind.RUN_STARTED, run="20300101-000000-conformance-0", profile="conformance", seed=0, target=1.0,
         metric="pass_k", max_steps=STEPS, prompts_per_step=PROMPTS, generations_per_prompt=SIZE, scored=False,
         unscored=["it never took place"], settings=profile(deferred), parts=dict.fromkeys(roles, part),
-        observers=[part], placements=dict.fromkeys(["trainer", "generator", "rollout"], place),
+        observers=[part], placements=dict.fromkeys(["trainer", "generator", "rollout"], place), layout=_NO_HOSTS,
         tasks={"train": {"available": 9, "count": PROMPTS * STEPS, "sha256": "1" * 64},
                "heldout": {"available": 4, "count": TASKS, "sha256": "2" * 64}},
         provenance_sha256=_SOFTWARE)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..contract import Finding, GrpoSettings, Role, Ruleset, ValidationReport
+from ..contract import Finding, GrpoSettings, Pace, Role, Ruleset, ValidationReport, load_object
 from . import history
 from .suite import Rig, Suite, demand
 from .world import World
@@ -72,6 +72,17 @@ class RulesetSuite(Suite):
         """A profile that breaks every rule is told so; it is no reason to raise."""
         for grpo in ({"max_steps": 1, "prompts_per_step": 1}, {"generations_per_prompt": 1024}):
             assert all(isinstance(finding, Finding) for finding in rig.ruleset.check(rig.profile(**grpo)))
+
+    @demand
+    async def test_a_pace_is_least_and_most(self, rig: RulesetRig) -> None:
+        """What it knows of how fast a profile's runs are is seconds, least before most, and says where that is from;
+        of a profile that it knows nothing of it is None."""
+        pace = rig.descriptor.pace
+        for grpo in ({}, {"max_steps": 1, "prompts_per_step": 1}):
+            if pace is not None and (found := load_object(pace)(rig.profile(**grpo))) is not None:
+                assert isinstance(found, Pace) and found.source and found.wall_s >= 0
+                assert all(0 <= least <= most for least, most in (
+                    found.start_s, found.first_step_s, found.step_s, found.checkpoint_s, found.validation_s))
 
     @demand
     async def test_the_schedule_answers_for_every_step(self, rig: RulesetRig) -> None:

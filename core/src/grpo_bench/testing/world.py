@@ -68,6 +68,7 @@ class World:
         config = descriptor.config(**({"serialise": True} if self._fabric == "inline" else {}))
         made: FabricHandle = self.make(descriptor, config, None)
         try:
+            await made.open({})
             yield made
         finally:
             await made.close()
