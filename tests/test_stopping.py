@@ -40,7 +40,7 @@ def run_for_real(folder, *overrides, soon=None):
         return run_real(lambda clock: main(clock, stops)), list(read_events(run))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_during_start_up_interrupts_the_run(tmp_path, number):
     outcome, events = run_for_real(tmp_path, 'generator.faults=[{at = "start", kind = "hang"}]',
                                    soon=lambda: os.kill(os.getpid(), number))
@@ -48,11 +48,12 @@ def test_a_signal_during_start_up_interrupts_the_run(tmp_path, number):
     assert (events[-1].kind, events[-1].data["status"]) == (Kind.RUN_ENDED, "interrupted")
 
 
-def test_a_signal_while_parts_close_changes_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_while_parts_close_changes_nothing(tmp_path, monkeypatch, number):
     close = Assembly.close
 
     async def signalled(self):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         await asyncio.sleep(0.05)
         await close(self)
 
@@ -130,8 +131,8 @@ IMPORTING = """
 import builtins, os, signal, sys
 real = builtins.__import__
 def interrupted(name, *rest):
-    if name == sys.argv[1]:
-        os.kill(os.getpid(), signal.SIGINT)
+    if name == MODULE:
+        os.kill(os.getpid(), NUMBER)
     return real(name, *rest)
 builtins.__import__ = interrupted
 from grpo_bench.__main__ import script
@@ -139,10 +140,11 @@ script()
 """
 
 
-@pytest.mark.parametrize("module", ["cli", "argparse", "json", "pydantic"])
-def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path, module):
+@pytest.mark.parametrize(("module", "number"), [
+    *((module, signal.SIGINT) for module in ("cli", "argparse", "json", "pydantic")), ("pydantic", signal.SIGUSR1)])
+def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path, module, number):
     arguments = ["run", "--profile", "mock"]
-    program = IMPORTING.replace("sys.argv[1]", repr(module))
+    program = IMPORTING.replace("MODULE", repr(module)).replace("NUMBER", str(int(number)))
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=tmp_path,
                           check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "grpo-bench: interrupted\n")
@@ -166,9 +168,10 @@ def test_an_interrupted_run_ends_stdout_with_its_object_and_stderr_with_one_line
     assert "grpo-bench resume runs/" in line
 
 
-def test_a_signal_between_the_folder_and_the_run_is_not_lost(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_between_the_folder_and_the_run_is_not_lost(tmp_path, monkeypatch, number):
     def stopped(plan, runs, now):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return make_folder(plan, runs, now)
 
     monkeypatch.setattr("grpo_bench.engine.run.make_folder", stopped)

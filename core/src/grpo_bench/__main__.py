@@ -2,7 +2,7 @@
 
 The process ends here and not with the interpreter's own end, which would walk over all that a run has made (time that
 no ledger holds) and wait for threads that may hang. Everything is imported inside, so that Ctrl-C is one line from the
-first moment on.
+first moment on; so is SIGUSR1, by which a scheduler says that time is up, until there is a run that hears it.
 """
 
 import os
@@ -12,6 +12,8 @@ import sys
 def script() -> None:
     """Run the command that the arguments name and end the process with its exit code."""
     try:
+        import signal
+        signal.signal(signal.SIGUSR1, signal.default_int_handler)
         _open_streams()
         from .cli import main
         code = main()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grpo_bench.contract import (
-    Boundary, Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
+    Boundary, Cause, DeadlineExceeded, End, Failure, GrpoBenchError, Kind, LimitSettings, PlanError, Position, Purpose,
     SamplingSettings, Task, Trajectory, WorkerLost,
 )
 from grpo_bench.engine.clock import VirtualClock, run_virtual
@@ -21,12 +21,16 @@ SAMPLING = {purpose: SamplingSettings().stamp(purpose, stop_token_ids=(0,), max_
 
 @dataclass
 class Workers:
-    """A worker group whose ``run`` answers what ``script`` says for a rollout id, after a second each."""
+    """A worker group whose ``run`` answers what ``script`` says for a rollout id, after a second each. ``hopeless``
+    are those that no host is left for, ``doomed`` those that die of every rollout."""
 
     size: int = 2
     script: dict = field(default_factory=dict)
     calls: list = field(default_factory=list)
     restarted: list = field(default_factory=list)
+    restart_s: float = 1
+    hopeless: frozenset = frozenset()
+    doomed: frozenset = frozenset()
     most_at_once: int = 0
     now: int = 0
 
@@ -44,7 +48,7 @@ class Workers:
             await asyncio.sleep(1)
         finally:
             self.now -= 1
-        answer = self.script.get(rollout_id, End.COMPLETED)
+        answer = WorkerLost("gone") if rank in self.doomed else self.script.get(rollout_id, End.COMPLETED)
         if isinstance(answer, BaseException):
             raise answer
         if isinstance(answer, Trajectory):
@@ -54,7 +58,9 @@ class Workers:
         return Trajectory(rollout_id, group_id, task.id, sampling.purpose, (), answer, reward, failure)
 
     async def restart(self, rank):
-        await asyncio.sleep(1)
+        await asyncio.sleep(self.restart_s)
+        if rank in self.hopeless:
+            raise PlanError(f"no host is left for rollout-{rank}")
 
 
 def pool_test(body, *, workers: Any = None, beside: bool = False, recover: Any = None, **limits):
@@ -69,9 +75,16 @@ def pool_test(body, *, workers: Any = None, beside: bool = False, recover: Any =
         pool = RolloutPool(workers, LimitSettings(**limits), SAMPLING, Recorder(clock, events.append), clock,
                            owner=Boundary("some", "generator" if beside else "environment"), beside=beside,
                            recover=lambda cause: (recover or nothing)(pool, cause))
-        return await body(pool, workers, events)
+        try:
+            return await body(pool, workers, events)
+        finally:
+            await pool.close()
 
     return run_virtual(main)
+
+
+def lost_alarms(events):
+    return [event.data for event in events if event.kind == Kind.ALARM and event.data["name"] == "worker_lost"]
 
 
 def group(pool, name="g", size=4, purpose=Purpose.TRAIN):
@@ -126,18 +139,87 @@ def test_a_patch_that_steered_its_grading_is_an_alarm():
     pool_test(body, workers=Workers(script=script))
 
 
-def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
-    lost = {f"g.{index}": WorkerLost("gone") for index in range(4)}
+LOST = {f"g.{index}": WorkerLost("gone") for index in range(4)}
 
+
+def test_a_lost_worker_is_replaced_once_for_all_its_rollouts():
     async def body(pool, workers, events):
         done = await group(pool)
         assert workers.restarted == [0]
         assert all(trajectory.end is End.COMPLETED for trajectory in done.trajectories)
         first = [event.data for event in events if event.kind == Kind.ROLLOUT and event.data["attempt"] == 0]
         assert {data["cause"] for data in first} == {"worker"}
-        assert [event.data["name"] for event in events if event.kind == Kind.ALARM] == ["worker_lost"]
+        assert lost_alarms(events) == [{
+            "name": "worker_lost", "worker": 0, "cause": "gone", "seconds": 1.0,
+            "message": "rollout worker 0 ended (gone) and was started again in 1.0 s"}]
 
-    pool_test(body, workers=Workers(script=lost))
+    pool_test(body, workers=Workers(size=1, script=LOST))
+
+
+def test_rollouts_of_a_lost_worker_go_on_elsewhere_while_it_is_started_again():
+    async def body(pool, workers, events):
+        done = await group(pool)
+        assert [event.elapsed_s for event in events if event.kind == Kind.ROLLOUT] == [1] * 4 + [2] * 4
+        assert [rank for rank, _, _ in workers.calls] == [0] * 4 + [1] * 4
+        assert [trajectory.rollout_id for trajectory in done.trajectories] == [f"g.{index}r1" for index in range(4)]
+        await group(pool, "meanwhile")
+        await asyncio.sleep(100)
+        assert workers.restarted == [0] and len(lost_alarms(events)) == 1
+        await group(pool, "later")
+        assert [rank for rank, _, _ in workers.calls[8:]] == [1] * 4 + [0] * 4
+
+    pool_test(body, workers=Workers(script=LOST, restart_s=100))
+
+
+def test_rollouts_that_wait_for_a_place_at_a_lost_worker_go_to_others_too():
+    async def body(pool, workers, events):
+        await group(pool)
+        assert sorted((rank, name) for rank, name, _ in workers.calls) == [
+            (0, "g.0"), (0, "g.1"), (1, "g.0r1"), (1, "g.1r1"), (1, "g.2"), (1, "g.3")]
+        assert events[-1].elapsed_s == 3
+
+    pool_test(body, workers=Workers(doomed=frozenset({0}), restart_s=100), concurrency=2)
+
+
+def test_a_worker_that_no_host_is_left_for_is_given_up_once_and_the_others_have_its_work():
+    async def body(pool, workers, events):
+        await group(pool)
+        await group(pool, "later")
+        await asyncio.gather(*(group(pool, name) for name in "xyz"))
+        (alarm,) = lost_alarms(events)
+        assert alarm["message"] == ("rollout worker 0 ended (gone) and is given up (no host is left for rollout-0); "
+                                    "2 others have its work")
+        assert 0 not in {rank for rank, name, _ in workers.calls if name[0] != "g"}
+        assert "seconds" not in alarm
+
+    pool_test(body, workers=Workers(size=3, script=LOST, hopeless=frozenset({0})))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_when_no_worker_is_left_the_group_ends_with_the_reason(size):
+    async def body(pool, workers, events):
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await group(pool)
+        assert lost_alarms(events)[-1]["message"].endswith("no other is left")
+        return first_error(caught.value)
+
+    everyone = frozenset(range(size))
+    error = pool_test(body, workers=Workers(size=size, doomed=everyone, hopeless=everyone), rollout_retries=9)
+    assert isinstance(error, WorkerLost) and error.message.startswith("no rollout worker is left: no host is left for")
+    assert error.boundary.role == "environment"
+
+
+def test_a_worker_that_dies_of_every_rollout_is_not_started_for_ever():
+    async def body(pool, workers, events):
+        for number in range(6):
+            done = await group(pool, f"g{number}")
+            assert all(trajectory.end.is_sample for trajectory in done.trajectories)
+            await asyncio.sleep(10)
+        assert workers.restarted == [0, 0]
+        assert [alarm["message"].partition(" (")[2][:30] for alarm in lost_alarms(events)][2:] == [
+            "gone) and is given up (rollout"]
+
+    pool_test(body, workers=Workers(doomed=frozenset({0})), rollout_retries=9)
 
 
 def test_a_worker_that_held_an_engine_comes_back_with_it():
@@ -244,8 +326,8 @@ def test_no_rollout_is_sent_to_a_worker_that_is_being_replaced():
         later = await group(pool, "later", size=1)
         await first
         assert workers.restarted == [0]
-        assert len(later.trajectories) == 1 and later.trajectories[0].durations["queue"] == 0
-        assert [event.elapsed_s for event in events if event.kind == Kind.ROLLOUT] == [2, 3, 3]
+        assert len(later.trajectories) == 1 and later.trajectories[0].durations["queue"] == 0.5
+        assert [event.elapsed_s for event in events if event.kind == Kind.ROLLOUT] == [1, 3, 3]
 
     pool_test(body, workers=Workers(size=1, script={"g.0": WorkerLost("gone")}))
 

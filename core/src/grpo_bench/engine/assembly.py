@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 class Assembly:
     """The live parts of one run. ``note`` is told what they want the user to know; ``trainer`` stands in the place of
-    the one that the plan names."""
+    the one that the plan names. Paths that parts get are absolute: workers may have another working directory."""
 
     def __init__(self, plan: Plan, folder: Path, clock: Any, logger: Any, stop_token_ids: tuple[int, ...],
                  note: Callable[[str, str], None], trainer: Trainer | None = None) -> None:
@@ -47,7 +47,8 @@ class Assembly:
                                     seed=branch(plan.seed, "sampling", purpose))
             for purpose, settings in ((Purpose.TRAIN, profile.sampling), (Purpose.VALIDATION, validation))}
         self.fabric: FabricHandle = self._make(Role.FABRIC, None)
-        self.trainer: Trainer = trainer or self._make(Role.TRAINER, self.fabric)
+        self._training = Tracked(self.fabric)
+        self.trainer: Trainer = trainer or self._make(Role.TRAINER, self._training)
         self.generator: Generator = self._make(Role.GENERATOR, self.fabric)
         self.ruleset: Ruleset | None = self._make(Role.RULESET, self.fabric) if Role.RULESET in plan.parts else None
         self.workers: WorkerGroup | None = None
@@ -76,6 +77,15 @@ class Assembly:
                     await part.close()
             except Exception as error:
                 self._logger.warning("close failed", part=name, error=repr(error), exc_info=True)
+
+    async def lost_trainer(self) -> bool:
+        """Whether a process that the trainer started has ended although nobody asked for it."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                return any([await group.lost() for group in self._training.groups])
+        except Exception as error:
+            self._logger.warning("whether the trainer lost a process is unknown", error=repr(error), exc_info=True)
+            return False
 
     async def generator_health(self) -> Any:
         """What the generator says about itself, or why it does not."""
@@ -136,7 +146,7 @@ class Assembly:
                            "enable_thinking": profile.policy.enable_thinking,
                            "tool_parser": profile.policy.tool_parser},
             limits=profile.limits, program=plan.parts[Role.AGENT].descriptor.capabilities.form == "program",
-            run_folder=str(self._folder))
+            run_folder=str(self._folder.absolute()))
         placement = plan.placements.get("rollout", Placement())
         count = profile.rollout.workers or len(engines)
         return GroupSpec(name="rollout", target=TARGET, config=config,
@@ -148,6 +158,21 @@ class Assembly:
         model = type(part.config)
         return PluginSpec(part.descriptor.worker_factory or "", f"{model.__module__}:{model.__qualname__}",
                           part.config.model_dump(mode="json"), part.interpreter)
+
+
+class Tracked:
+    """A fabric in the hands of one part: ``groups`` are those that the part has started."""
+
+    def __init__(self, fabric: FabricHandle) -> None:
+        self.groups: list[WorkerGroup] = []
+        self.open, self.connect, self.stacks = fabric.open, fabric.connect, fabric.stacks
+        self.cpu_seconds, self.close = fabric.cpu_seconds, fabric.close
+        self._fabric = fabric
+
+    async def start_group(self, spec: GroupSpec) -> WorkerGroup:
+        group = await self._fabric.start_group(spec)
+        self.groups.append(group)
+        return group
 
 
 async def within(work: Awaitable[T], seconds: float, what: str, setting: str) -> T:
@@ -184,5 +209,5 @@ def bare_context(plan: Plan, part: Part, folder: Path, clock: Any, logger: Any) 
     nothing: Any = None
     return PluginContext(
         config=part.config, fabric=nothing, placement=plan.placements.get(part.role.value, Placement()),
-        run_folder=folder, policy=plan.checkpoint, seed=branch(plan.seed, part.role.value),
+        run_folder=folder.absolute(), policy=plan.checkpoint, seed=branch(plan.seed, part.role.value),
         deterministic=plan.deterministic, clock=clock, logger=logger.bind(role=part.role.value))

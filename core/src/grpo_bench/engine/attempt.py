@@ -15,12 +15,14 @@ Display = Literal["progress", "quiet"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: its status, the summary that ``--json`` prints, and the error of one that failed."""
+    """How a run ended: its status, the summary that ``--json`` prints, and the error of one that failed;
+    ``lost_trainer`` says that it failed since the trainer lost a process."""
 
     status: Status
     summary: dict[str, Any]
     folder: Path
     error: GrpoBenchError | None = None
+    lost_trainer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first event of an attempt, and whether the run can still be scored."""
+    """The first event of an attempt, whether the run can still be scored, and what a person should know of it: the
+    name and the message of an alarm."""
 
     kind: Kind
     data: dict[str, Any]
     scored: bool
+    alarm: tuple[str, str] | None = None
 
 
 class Busy(Protocol):

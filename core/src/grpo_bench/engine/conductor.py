@@ -89,19 +89,30 @@ class Conductor(ABC):
     def _goes_on(self) -> str:
         """How to go on after an attempt that came to no end, in words."""
 
+    def _ends_soon(self) -> bool:
+        """Told that time will be up: whether the work ends of itself, its state saved, and need not be stopped."""
+        return False
+
+    async def _failed(self, error: GrpoBenchError) -> None:  # noqa: B027 (few attempts have more to say)
+        """The work failed, and nothing is closed yet."""
+
     async def _work_parts(self) -> tuple[Status, str | None]:
         policy = self._plan.profile.policy
         chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
                                  tool_parser=policy.tool_parser)
         hosts = {host for placement in self._plan.placements.values() for host in placement.nodes}
         self._transport = Scratch(memory=_IN_MEMORY * self._plan.profile.refit.chunk_bytes,
-                                  parent=self._folder if len(hosts) > 1 else None)
+                                  parent=self._folder.absolute() if len(hosts) > 1 else None)
         self._parts = self._assembled(tuple(chat_format.stop_ids))
         async with asyncio.TaskGroup() as tasks:
             watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
                                                self._waiting, self._logger), name="watchdog")
-            await self._parts.start()
-            result = await self._perform(self._parts, self._transport.path)
+            try:
+                await self._parts.start()
+                result = await self._perform(self._parts, self._transport.path)
+            finally:
+                if self._busy is not None:
+                    await self._busy.pool.close()
             watchdog.cancel()
         return result
 
@@ -117,7 +128,7 @@ class Conductor(ABC):
     async def run(self, stops: Stops | None) -> Outcome:
         try:
             if stops is not None:
-                stops.listen(self._stop)
+                stops.listen(self._stop, self._end_soon)
             watched = stops is not None and self._plan.profile.limits.stall_report_s
             with turning(watched, self._logger) if watched else nullcontext():
                 return self._end(*await self._until_closed())
@@ -138,6 +149,8 @@ class Conductor(ABC):
                 self._work.cancel()
             await self._unless_abandoned(self._work)
             status, sha256 = self._work.result()
+            if status is Status.INTERRUPTED:
+                error = Interrupted("the run was told to end and did so after a step", hint=self._goes_on())
         except BaseException as raised:
             if self._stopped or isinstance(raised, asyncio.CancelledError):
                 self._logger.info("interrupted", exc_info=raised)
@@ -145,6 +158,7 @@ class Conductor(ABC):
                 error = Interrupted("the run was interrupted", hint=self._goes_on())
             else:
                 error = self._explain(first_error(raised))
+                await self._failed(error)
         try:
             self._recorder.enter(Phase.SHUTDOWN)
         except GrpoBenchError as refused:
@@ -161,6 +175,12 @@ class Conductor(ABC):
             self._stopped = True
             if self._work is not None:
                 self._work.cancel()
+
+    def _end_soon(self) -> None:
+        """Called once, for SIGUSR1."""
+        over = self._work is not None and self._work.done()
+        if not over and not self._signals and not self._ends_soon():
+            self._stop()
 
     async def _unless_abandoned(self, task: asyncio.Task[Any]) -> None:
         """Wait until the task is done, or the user will not wait any more."""
@@ -181,6 +201,8 @@ class Conductor(ABC):
         self._recorder.emit(opening.kind, at_s=0.0, **opening.data,
                             provenance_sha256=software_sha256(software_of(self._plan)))
         self._recorder.emit(Kind.PHASE, at_s=0.0, phase=Phase.STARTUP.value)
+        if opening.alarm is not None:
+            self._recorder.alarm(*opening.alarm)
 
     async def _waiting(self) -> dict[str, Any]:
         assert self._parts is not None

@@ -3,7 +3,8 @@
 One step: start the prompts that the trainer's version opens -> wait for this step's groups -> log-probabilities ->
 masks and advantages -> update -> drain or keep what is in flight -> refit -> validate -> checkpoint. The synchronous
 schedule is max age 0: nothing is in flight during an update. The first refit, of version 0, comes before any rollout.
-Where validations are deferred, a step that is due saves the weights in place of validating them.
+Where validations are deferred, a step that is due saves the weights in place of validating them. Told that time will be
+up, the loop ends after the step under way, with a full checkpoint of it.
 
 The loop owns the order and the phases; the parts own the work. It is the critical path, so the phase it is in is what
 the run's wall clock is charged to.
@@ -67,6 +68,9 @@ class Loop:
         self._validator = Validator(parts, self._pool, self._serving, recorder, observers, clock)
         self._deferred = profile.validation.deferred
         self._updated_at = ""
+        self._saved: int | None = None
+        self._stepping = False
+        self._ending = False
         self.progress = Progress()
 
     @property
@@ -78,7 +82,7 @@ class Loop:
         return self._buffer.missing(self.progress.step)
 
     async def run(self, restored: Restored | None) -> Status:
-        """All steps until none is left, or the target is met."""
+        """All steps until none is left, or the target is met; INTERRUPTED where it was told to end before that."""
         if restored is not None:
             await self._restore(restored)
         if not self._over():
@@ -89,15 +93,23 @@ class Loop:
             await self._validate_if_due(0)
         if not self._over():
             await self._steps()
+        if not self._over():
+            return Status.INTERRUPTED
         if self._deferred:
             return Status.TRAINED
         if self.progress.met:
             return Status.TARGET_MET
         return Status.COMPLETED if self._profile.validation.metric is None else Status.TARGET_MISSED
 
+    def end_after_step(self) -> bool:
+        """End when the step under way is over and saved; False where none is, so that there is nothing to save."""
+        self._ending = self._stepping
+        return self._ending
+
     async def _steps(self) -> None:
+        self._stepping = True
         async with asyncio.TaskGroup() as rollouts:
-            while not self._over():
+            while not self._over() and not self._ending:
                 step = self._recorder.step = self.progress.step + 1
                 await self._step(step, rollouts)
                 if self._deferred:
@@ -105,6 +117,8 @@ class Loop:
                 else:
                     await self._validate_if_due(step)
                 await self._checkpoint_if_due(step)
+            if self._ending and not self._over():
+                await self._checkpoint(self.progress.step)
             if self._rolling:
                 self._recorder.enter(Phase.DRAIN)
             for task in self._rolling:
@@ -232,11 +246,16 @@ class Loop:
 
     async def _checkpoint_if_due(self, step: int) -> None:
         period = self._profile.checkpoint.period
-        if not period or step % period:
+        if period and step % period == 0:
+            await self._checkpoint(step)
+
+    async def _checkpoint(self, step: int) -> None:
+        if self._saved == step:
             return
         async with self._serving.trainer:
             self._recorder.enter(Phase.CHECKPOINT)
             await self._saver.save(name_of(step), "full", self._state)
+        self._saved = step
         await aside(self._store.prune)
 
     def _state(self, _: Path) -> dict[str, Any]:
@@ -245,9 +264,10 @@ class Loop:
                 "probe_first": self._probe.first}
 
     async def _restore(self, restored: Restored) -> None:
+        folder = restored.folder.absolute() / TRAINER
         with self._parts.attributed(Role.TRAINER):
-            await within(self._parts.trainer.load(restored.folder / TRAINER), self._profile.limits.checkpoint_s,
-                         "loading the checkpoint", "limits.checkpoint_s")
+            await within(self._parts.trainer.load(folder), self._profile.limits.checkpoint_s, "loading the checkpoint",
+                         "limits.checkpoint_s")
         self._buffer.restore(restored.state["buffer"])
         self._probe.sampled, self._probe.first = list(restored.state["probes"]), restored.state["probe_first"]
         self.progress = Progress(restored.step, restored.state["met"])

@@ -31,12 +31,13 @@ _SHOWN = 8
 @dataclass(frozen=True)
 class Resumption:
     """A later attempt of a run: which one, the events of the earlier ones, the checkpoint it goes on from (None: from
-    the start), and what differs from the attempt before."""
+    the start), what differs from the attempt before, and why it goes on where nobody asked for that."""
 
     attempt: int
     history: tuple[Event, ...]
     restored: Restored | None
     forced: tuple[str, ...] = ()
+    cause: str = ""
 
     @property
     def from_step(self) -> int:

@@ -6,9 +6,10 @@ ends without a sample is started again up to ``limits.rollout_retries`` times un
 stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
 waiting: that is how a drain works, and how validation has the engines for itself.
 
-A worker process that ends is started again. Where it held an engine of the generator too, as where a rollout failed at
-the generator, ``recover`` comes first: it returns when all engines serve again, and the rollout is started again after
-that. Meanwhile the pool is on hold, so that no rollout uses up its retries at an engine that is not there.
+The rollouts of a worker that is lost, or does not answer, go to another one (see :mod:`.crew`). Where the worker held
+an engine of the generator too, as where a rollout failed at the generator, ``recover`` comes first: it returns when all
+engines serve again, and the rollout is started again after that, where it was. Meanwhile the pool is on hold, so that
+no rollout uses up its retries at an engine that is not there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ..contract import (
     Boundary, Cause, DeadlineExceeded, End, Failure, Group, GrpoBenchError, Kind, LimitSettings, Position, Purpose,
     Role, Sampling, Task, Trajectory, WorkerGroup, WorkerLost,
 )
-from .assembly import Assembly, crossing, within
+from .assembly import Assembly, crossing
+from .crew import Crew
 from .recorder import Recorder
 
 _GRACE_S = 30.0
@@ -48,7 +50,7 @@ class RolloutPool:
         self._beside = beside
         self._recover = recover
         self._blames_engines = {Cause.GENERATOR, Cause.WORKER} if beside else {Cause.GENERATOR}
-        self._load = [0] * workers.size
+        self._crew = Crew(workers, limits, recorder, clock, owner)
         self._slots = [asyncio.Semaphore(limits.concurrency) for _ in range(workers.size)]
         self._gates = {purpose: asyncio.Event() for purpose in Purpose}
         self.open_gates()
@@ -57,20 +59,15 @@ class RolloutPool:
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._restarts = [asyncio.Lock() for _ in range(workers.size)]
-        self._generation = [0] * workers.size
 
     async def group(self, task: Task, *, name: str, group_id: int, position: Position, target: int, size: int,
                     purpose: Purpose) -> Group:
         """``size`` rollouts of one task; ``name`` prefixes their ids."""
-        rank = min(range(len(self._load)), key=self._load.__getitem__)
-        self._load[rank] += size
-        try:
+        ranks = [self._crew.least_loaded()] * size
+        with self._crew.loaded(ranks):
             async with asyncio.TaskGroup() as tasks:
-                rollouts = [tasks.create_task(self._rollout(rank, task, f"{name}.{index}", group_id, purpose))
+                rollouts = [tasks.create_task(self._rollout(ranks, index, task, f"{name}.{index}", group_id, purpose))
                             for index in range(size)]
-        finally:
-            self._load[rank] -= size
         return Group(group_id, task.id, position, target, tuple(rollout.result() for rollout in rollouts))
 
     async def drain(self) -> None:
@@ -94,12 +91,13 @@ class RolloutPool:
     @asynccontextmanager
     async def replacing(self, rank: int) -> AsyncIterator[None]:
         """While engine ``rank`` is started again: a rollout worker in its process is started again with it."""
-        if not self._beside:
-            yield
-            return
-        async with self._restarts[rank]:
-            yield
-            await self._start(rank)
+        yield
+        if self._beside:
+            await self._crew.started(rank)
+
+    async def close(self) -> None:
+        """Start no worker again any more."""
+        await self._crew.close()
 
     async def waiting(self) -> list[Any]:
         """What every rollout in flight waits for, by worker."""
@@ -107,22 +105,25 @@ class RolloutPool:
                                          for rank in range(self._workers.size)), return_exceptions=True)
         return [repr(answer) if isinstance(answer, BaseException) else answer for answer in answers]
 
-    async def _rollout(self, rank: int, task: Task, name: str, group_id: int, purpose: Purpose) -> Trajectory:
+    async def _rollout(self, ranks: list[int], index: int, task: Task, name: str, group_id: int,
+                       purpose: Purpose) -> Trajectory:
+        """One of a group's rollouts; ``ranks`` says on which worker each of them is."""
         attempt = 0
         while True:
             rollout_id = name if attempt == 0 else f"{name}r{attempt}"
-            trajectory = await self._admitted(rank, task, rollout_id, group_id, purpose)
-            self._report(trajectory, attempt, rank)
+            asked = self._clock.monotonic()
+            await self._enter(ranks, index, purpose)
+            waited = self._clock.monotonic() - asked
+            trajectory = await self._admitted(ranks[index], task, rollout_id, group_id, purpose, waited)
+            self._report(trajectory, attempt, ranks[index])
             if trajectory.failure is not None and trajectory.failure.cause in self._blames_engines:
                 await self._recover(trajectory.failure.message)
             if trajectory.end.is_sample or attempt >= self._limits.rollout_retries:
                 return trajectory
             attempt += 1
 
-    async def _admitted(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
-        asked = self._clock.monotonic()
-        await self._enter(rank, purpose)
-        waited = self._clock.monotonic() - asked
+    async def _admitted(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose,
+                        waited: float) -> Trajectory:
         try:
             trajectory = await self._call(rank, task, rollout_id, group_id, purpose)
         finally:
@@ -131,16 +132,20 @@ class RolloutPool:
         durations["queue"] = durations.get("queue", 0.0) + waited
         return replace(trajectory, durations=durations)
 
-    async def _enter(self, rank: int, purpose: Purpose) -> None:
-        """Take a slot of the worker while the gate is open; one that has to wait at the gate holds no slot."""
+    async def _enter(self, ranks: list[int], index: int, purpose: Purpose) -> None:
+        """Take a slot of the worker, or of another where it is lost, while the gate is open; one that has to wait at
+        the gate holds no slot."""
         gate = self._gates[purpose]
         while True:
             await gate.wait()
             await self._whole.wait()
-            await self._slots[rank].acquire()
-            if gate.is_set() and self._whole.is_set():
+            if not self._crew.serves(ranks[index]):
+                await self._crew.moved(ranks, index)
+            slots = self._slots[ranks[index]]
+            await slots.acquire()
+            if gate.is_set() and self._whole.is_set() and self._crew.serves(ranks[index]):
                 break
-            self._slots[rank].release()
+            slots.release()
         self._running += 1
         self._idle.clear()
 
@@ -153,34 +158,21 @@ class RolloutPool:
     async def _call(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:
         limits = self._limits
         deadline = limits.queue_s + limits.sandbox_start_s + limits.rollout_s + limits.score_s + _GRACE_S
-        async with self._restarts[rank]:
-            generation = self._generation[rank]
+        incarnation = self._crew.incarnations[rank]
         where = replace(self._owner, task=task.id, step=self._recorder.step)
         try:
             with crossing(where):
-                return await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
-                                                deadline_s=deadline)
+                trajectory = await self._workers.call(rank, "run", task, rollout_id, group_id, self._sampling[purpose],
+                                                      deadline_s=deadline)
+            self._crew.finished(rank)
+            return trajectory
         except WorkerLost as error:
             if not self._beside:
-                with crossing(where):
-                    await self._replace_worker(rank, generation)
+                self._crew.lost(rank, incarnation, error)
             cause, end, message = Cause.WORKER, End.FAILED, str(error)
         except DeadlineExceeded as error:
             cause, end, message = Cause.DEADLINE, End.TIMEOUT, str(error)
         return Trajectory(rollout_id, group_id, task.id, purpose, (), end, None, Failure(cause, message))
-
-    async def _replace_worker(self, rank: int, generation: int) -> None:
-        """Start a lost worker again, once for all rollouts that it took along."""
-        async with self._restarts[rank]:
-            if self._generation[rank] == generation:
-                await self._workers.restart(rank)
-                await self._start(rank)
-                self._generation[rank] += 1
-                self._recorder.alarm("worker_lost", f"rollout worker {rank} ended and was started again")
-
-    async def _start(self, rank: int) -> None:
-        await within(self._workers.call(rank, "start"), self._limits.start_s,
-                     f"the start of rollout worker {rank}", "limits.start_s")
 
     def _report(self, trajectory: Trajectory, attempt: int, rank: int) -> None:
         failure = trajectory.failure

@@ -1,7 +1,8 @@
 """A run from plan to exit code: its folder, its training, its evaluation where that was deferred.
 
 The run folder is made first and holds what was planned before anything starts. An evaluation that follows in the same
-process has parts, journal and account of its own, and goes on in another process where it is cut off.
+process has parts, journal and account of its own, and goes on in another process where it is cut off. So has a training
+that goes on by itself after its trainer lost a process: a further attempt, planned again as ``resume`` would.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from .clock import LaterClock, RealClock, run_real
 from .evaluating import conduct_evaluation
 from .evaluation import Evaluation, Verdict, alone, prepare_evaluation
 from .folder import make_folder, record_software
-from .resume import Resumption
+from .resume import Resumption, prepare
 from .stopping import Stops
 from .training import conduct
 from .validating import due_steps
@@ -77,16 +79,38 @@ def _until_over(plan: Plan, place: Callable[[], Path], resumption: Resumption | 
         outcome = _lived(folder, lambda clock: conduct(
             plan, folder, clock, display=_display(progress), json_output=json_output, stops=stops,
             resumption=resumption))
+        for number in range(1, plan.profile.limits.trainer_restarts + 1):
+            if outcome.lost_trainer and not stops.came:
+                outcome = _again(plan, outcome, number, progress, json_output, stops)
         if outcome.status is Status.TRAINED and evaluation:
             outcome = _evaluated(plan, outcome, progress, json_output, stops)
         _say(outcome, json_output)
     return _exit_code(outcome)
 
 
+def _again(plan: Plan, lost: Outcome, number: int, progress: bool, json_output: bool, stops: Stops) -> Outcome:
+    """What became of a further attempt at a training whose trainer lost a process; all parts of the last are closed."""
+    assert lost.error is not None
+    lost.error.__traceback__ = lost.error.__cause__ = lost.error.__context__ = None  # all that the attempt held
+    clock, most = LaterClock(RealClock()), plan.profile.limits.trainer_restarts
+    try:
+        plan, resumption = prepare(lost.folder)
+        assert resumption is not None
+    except GrpoBenchError as error:
+        why = f"it could not go on by itself: {error.message}"
+        lost.error.hint = "; ".join([*filter(None, [lost.error.hint]), why])
+        return replace(lost, lost_trainer=False)
+    cause = (f"the trainer lost a process ({lost.error.message}); the run goes on from step {resumption.from_step}, "
+             f"restart {number} of {most}")
+    return _lived(lost.folder, lambda _: conduct(
+        plan, lost.folder, clock, display=_display(progress), json_output=json_output, stops=stops,
+        resumption=replace(resumption, cause=cause)))
+
+
 def _evaluated(plan: Plan, trained: Outcome, progress: bool, json_output: bool, stops: Stops) -> Outcome:
     """What the evaluation of a training that just ended came to."""
     folder, advice = trained.folder, f"grpo-bench eval {trained.folder} evaluates it"
-    if stops.count:
+    if stops.came:
         error = Interrupted("the run was interrupted before its evaluation", hint=advice)
         return Outcome(Status.INTERRUPTED, trained.summary, folder, error)
     try:

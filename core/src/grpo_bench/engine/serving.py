@@ -4,9 +4,10 @@ Whoever works with the trainer holds the lock ``trainer``, from before an update
 So whoever gets the lock finds trainer and generator at the same version.
 
 An engine that broke down is started again as soon as that is seen: by a rollout that failed at it, before a refit, or
-before a validation. It has no weights then, so no rollout starts until the next whole refit (pause, receive, probe,
-resume): of the update under way where there is one, else one of the same version that is made at once. A refit during
-which an engine breaks down is made again. ``limits.engine_restarts`` bounds all this; beyond it the run ends.
+before a validation; several are at once, as those of a host that is lost, each maybe on another host. It has no weights
+then, so no rollout starts until the next whole refit (pause, receive, probe, resume): of the update under way where
+there is one, else one of the same version that is made at once. A refit during which an engine breaks down is made
+again. ``limits.engine_restarts`` bounds all this; beyond it the run ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..contract import GrpoBenchError, Kind, RefitStats, Role, Transfer, WorkerL
 from ..steps import Probe, refit
 from .assembly import Assembly, within
 from .recorder import Recorder
-from .rollouts import RolloutPool
+from .rollouts import RolloutPool, first_error
 
 
 class Serving:
@@ -133,8 +134,8 @@ class Serving:
             if seen is not None and self._looks > seen:
                 return
             self._looks += 1
-            for engine in await self._lost():
-                await self._restart(engine, cause)
+            if engines := await self._lost():
+                await self._restart(engines, cause)
 
     async def _lost(self) -> Sequence[int]:
         with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
@@ -154,19 +155,29 @@ class Serving:
             return f"{type(error).__name__}: {error}"
         return seen or "it serves nothing any more"
 
-    async def _restart(self, engine: int, seen: str) -> None:
-        limits, step = self._profile.limits, self._recorder.step
+    async def _restart(self, engines: Sequence[int], seen: str) -> None:
+        limits = self._profile.limits
         # All at once, before anything is awaited: a refit that ends meanwhile has to see that it missed an engine.
         self._pool.hold()
         self._bare = True
-        self._restarts += 1
+        self._restarts += len(engines)
         cause = await self._why(seen)
-        started = self._clock.monotonic()
-        with self._parts.attributed(Role.GENERATOR, step=step):
+        with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
             if self._restarts > limits.engine_restarts:
-                raise WorkerLost(f"engine {engine} of the generator broke down: {cause}",
+                which = f"engine{'s' * (len(engines) > 1)} {', '.join(map(str, engines))}"
+                raise WorkerLost(f"{which} of the generator broke down: {cause}",
                                  hint=f"limits.engine_restarts = {limits.engine_restarts} is how often engines are "
                                       "started again; their output is in workers/")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for engine in engines:
+                    tasks.create_task(self._started(engine, cause), name=f"engine {engine}")
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
+
+    async def _started(self, engine: int, cause: str) -> None:
+        limits, started = self._profile.limits, self._clock.monotonic()
+        with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):
             async with self._pool.replacing(engine):
                 await within(self._parts.generator.restart(engine), limits.start_s, f"starting engine {engine} again",
                              "limits.start_s")

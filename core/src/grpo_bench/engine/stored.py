@@ -34,7 +34,7 @@ class StoredTrainer:
     def open(self, weights: Weights, probe: Probe) -> None:
         """Stand for ``weights`` from now on; ``probe`` asks about their sequences then."""
         names, record = read_weights(weights)
-        self._folder = weights.folder / TRAINER
+        self._folder = weights.folder.absolute() / TRAINER
         held = tensor_names(self._folder)
         if lacking := [name for name in names if name not in held]:
             raise RefitError(f"{self._folder} holds no tensor {lacking[0]}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..contract import Kind, Status
+from ..contract import GrpoBenchError, Kind, Role, Status, WorkerLost
 from ..registry import Plan
 from .assembly import Assembly
 from .attempt import Attempt, Display, Opening, Outcome
@@ -32,6 +33,11 @@ class Training(Conductor):
             written=len(history), history=history, software=resumption.attempt if resumption else None,
         ), clock, display, json_output)
         self._resumption = resumption
+        self._loop: Loop | None = None
+        self._lost_trainer = False
+
+    async def run(self, stops: Stops | None) -> Outcome:
+        return replace(await super().run(stops), lost_trainer=self._lost_trainer)
 
     def _opening(self) -> Opening:
         facts = facts_of(self._plan, self._attempt.run, self._clock)
@@ -42,18 +48,31 @@ class Training(Conductor):
                                 "attempt": resumption.attempt, "forced": list(resumption.forced)}
         if resumption.forced:
             data["settings"] = self._plan.resolved
-        return Opening(Kind.RESUMED, data, facts["scored"] and not (self._tally.forced or resumption.forced))
+        if (picture := self._plan.layout.picture()).hosts:
+            data["layout"] = asdict(picture)
+        return Opening(Kind.RESUMED, data, facts["scored"] and not (self._tally.forced or resumption.forced),
+                       ("trainer_lost", resumption.cause) if resumption.cause else None)
 
     def _assembled(self, stop_token_ids: tuple[int, ...]) -> Assembly:
         return Assembly(self._plan, self._folder, self._clock, self._logger, stop_token_ids,
                         self._recorder.alarm)
 
     async def _perform(self, parts: Assembly, transport: Path) -> tuple[Status, str | None]:
-        store = CheckpointStore(self._folder / CHECKPOINTS, self._plan.profile.checkpoint.keep)
-        self._busy = loop = Loop(parts, self._recorder, self._observers, store, self._clock, self._attempt.run,
-                                 transport)
+        store = CheckpointStore(self._folder.absolute() / CHECKPOINTS, self._plan.profile.checkpoint.keep)
+        self._busy = self._loop = loop = Loop(parts, self._recorder, self._observers, store, self._clock,
+                                              self._attempt.run, transport)
         status = await loop.run(self._resumption.restored if self._resumption else None)
-        return status, await loop.finish()
+        return status, None if status is Status.INTERRUPTED else await loop.finish()
+
+    def _ends_soon(self) -> bool:
+        return bool(self._plan.profile.checkpoint.period) and self._loop is not None and self._loop.end_after_step()
+
+    async def _failed(self, error: GrpoBenchError) -> None:
+        """Whether it is a process of the trainer that was lost may be seen by others first, as in a refit."""
+        if not self._plan.profile.limits.trainer_restarts or self._parts is None:
+            return
+        blamed = isinstance(error, WorkerLost) and error.boundary.role == Role.TRAINER
+        self._lost_trainer = blamed or await self._parts.lost_trainer()
 
     def _goes_on(self) -> str:
         if leads_on(self._plan.resolved):
@@ -82,4 +101,5 @@ def unscored_of(plan: Plan, clock: Any) -> list[str]:
 def made_of(plan: Plan) -> dict[str, Any]:
     """What runs, for the first event of a journal."""
     described = plan.to_json()
-    return {"settings": plan.resolved, **{key: described[key] for key in ("parts", "observers", "placements", "tasks")}}
+    keys = ("parts", "observers", "placements", "layout", "tasks")
+    return {"settings": plan.resolved, **{key: described[key] for key in keys}}

@@ -19,7 +19,7 @@ from ..contract import (
     Boundary, Group, Kind, Phase, Position, Purpose, Role, Ruleset, Task, Trajectory, ValidationReport, load_object,
 )
 from ..registry import Plan
-from ..steps import RewardSummary, check_failed_share, should_validate, target_met, validation_report
+from ..steps import RewardSummary, check_failed_share, target_met, validation_report
 from .assembly import Assembly, bare_context, crossing
 from .recorder import Recorder
 from .rollouts import RolloutPool
@@ -31,7 +31,7 @@ def is_due(plan: Plan, ruleset: Ruleset | None, step: int) -> bool:
     profile = plan.profile
     if ruleset is not None:
         return ruleset.should_validate(step, profile.grpo.max_steps)
-    return should_validate(profile.validation, step, profile.grpo.max_steps)
+    return profile.validation.is_due(step, profile.grpo.max_steps)
 
 
 def due_steps(plan: Plan) -> list[int]:
