@@ -15,7 +15,6 @@ import pytest
 from grpo_bench.cli import main
 from grpo_bench.cli.plan_page import validated_when
 from grpo_bench.contract import ValidationSettings
-from grpo_bench.steps import should_validate
 
 
 def everything(folder: Path) -> set[str]:
@@ -82,7 +81,7 @@ def test_plan_keeps_to_the_terminal(bench, width: int, monkeypatch: pytest.Monke
 def test_when_the_policy_is_validated(settings: dict[str, Any], words: str) -> None:
     made = ValidationSettings(**settings)
     assert validated_when(made, 20) == words
-    due = [step for step in range(21) if should_validate(made, step, 20)]
+    due = [step for step in range(21) if made.is_due(step, 20)]
     assert ("before" in words) == (0 in due) and {int(found) for found in re.findall(r"\d+", words)} <= set(due)
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from grpo_bench.cli import main
 from grpo_bench.cli.plan_page import page
+from grpo_bench.cli.plan_time import times
 from grpo_bench.contract import Role
+from grpo_bench.observers.journal import encode
 from grpo_bench.registry import make_plan, resolve
+from grpo_bench.registry.estimate import Duration, Estimate
+from grpo_bench.testing import history
 
 PARTS = """
 from grpo_bench.contract import Capabilities, Finding, LaunchForm, Missing, Need, Placement, Plugin, Role, Settings
@@ -34,7 +40,8 @@ class Cluster:
 
     def place(self, needs):
         hosts = {"trainer": ("a", "c"), "generator": ("b",)}
-        return {role: Placement(workers=2 if role == "trainer" else 1, nodes=hosts.get(role, ())) for role in needs}
+        return {role: Placement(workers=2 if role == "trainer" else 1, nodes=hosts.get(role, ()),
+                                gpus=role == "trainer") for role in needs}
 
 class Rules:
     def __init__(self, context):
@@ -95,12 +102,26 @@ def test_rules_say_for_which_division_they_were_judged(racks) -> None:
         "ruleset.division=open")
 
 
-def test_hosts_are_a_table_and_groups_say_how_far_they_reach(racks) -> None:
-    assert section(lines_of(), "placement") == [
-        "domain  hosts     workers", "x       1 x    a  trainer 1", "x       1 x    b  generator 1",
-        "y       1 x    c  trainer 1",
-        "trainer: 1 data group of 2, each on 2 hosts, in 2 domains; 1 of them leave a domain",
-        "rollout: 1 worker on 1 host"]
+def test_the_placement_is_a_picture_a_table_and_how_far_groups_reach(racks) -> None:
+    lines = lines_of()
+    start = lines.index("placement:")
+    assert lines[start + 1:lines.index("memory:") - 1] == [
+        "  x  T0  G0r",
+        "  y  T1",
+        "     T0 to T1: trainer's workers",
+        "     G0: generator's worker",
+        "     r: rollout worker",
+        "",
+        "  role       ranks  hosts  domain  GPUs",
+        "  trainer    0      a      x       0",
+        "  trainer    1      c      y       0",
+        "  generator  0      b      x",
+        "  rollout    0      b      x",
+        "",
+        "  trainer: 1 data group of 2, each on 2 hosts, in 2 domains; 1 of them leave a domain",
+        "    across domains: trainer data group 0 between x and y",
+        "  generator: 1 worker on 1 host",
+        "  rollout: 1 worker on 1 host"]
 
 
 def test_memory_stands_beside_what_a_gpu_has(racks) -> None:
@@ -119,7 +140,7 @@ def test_identities_are_hashes_of_what_is_here_and_of_what_is_wanted(racks) -> N
 
 def test_a_plan_without_hosts_and_rules_leaves_these_out(bench) -> None:
     lines = list(page(make_plan(resolve("base")), 100))
-    assert not {"placement:", "memory:"} & set(lines)
+    assert not {"placement:", "memory:", "time:"} & set(lines)
     assert not [line for line in lines if line.startswith("rules:")]
 
 
@@ -158,7 +179,7 @@ def test_a_plan_of_another_machine_shows_it_and_says_what_is_missing(racks, caps
     sets = [f"--set={override}" for override in (*ALL, "hardware.away=true")]
     assert main(["plan", "--profile", "base", *sets]) == 1
     said = capsys.readouterr().out
-    assert "x       1 x    a  trainer 1" in said
+    assert "  x  T0  G0r\n" in said
     assert said.endswith("missing on this machine:\n  hardware 'racks': this host is none of them\n")
 
 
@@ -166,3 +187,56 @@ def test_what_nobody_can_judge_here_does_not_count_where_something_is_missing(ra
     plan = make_plan(resolve("base", overrides=ALL))
     assert "rule tasks: not known here" in plan.unscored
     assert plan.parts[Role.RULESET].name == "stern"
+
+
+def test_ranks_are_listed_one_by_one(racks, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [f"--set={override}" for override in ALL]
+    assert main(["plan", "--profile", "base", "--ranks", *sets]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "role       rank  host  domain  GPUs",
+        "trainer    0     a     x       0",
+        "trainer    1     c     y       0",
+        "generator  0     b     x",
+        "rollout    0     b     x",
+        "",
+        "role     group  number  ranks  domains",
+        "trainer  data   0       0-1    x, y"]
+
+
+def test_the_placement_is_drawn_into_a_file(racks, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [f"--set={override}" for override in ALL]
+    file = tmp_path / "placement.svg"
+    assert main(["plan", "--profile", "base", "--svg", str(file), *sets]) == 0
+    drawn = ElementTree.parse(file).getroot()
+    assert drawn.findtext("{http://www.w3.org/2000/svg}title") == "Who sits where: 3 hosts in 2 domains"
+    assert "placement:" in capsys.readouterr().out
+    assert main(["plan", "--profile", "base", "--svg", str(tmp_path / "no" / "such.svg"), *sets]) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    assert main(["plan", "--profile", "base", "--svg", str(file)]) == 2
+    assert "names no hosts, so there is nothing to draw" in capsys.readouterr().err
+
+
+def test_the_time_that_a_run_may_take_stands_beside_what_it_is_given() -> None:
+    found = Estimate(Duration(400, 450), Duration(13_000, 15_400), Duration(412, 4122), Duration(1380, 20_300), 14_400,
+                     "a place with a name", {"training": "to step 30", "evaluation": "1 to 13 validations"})
+    assert list(times(found, 70)) == [
+        "start               400 to 450 s",
+        "training            217 to 257 min  to step 30",
+        "checkpoints         7 to 69 min",
+        "evaluation          23 to 338 min   1 to 13 validations",
+        "in all              253 to 671 min  does not fit the 240 minutes",
+        "without evaluation  230 to 333 min  may not fit the 240 minutes",
+        "from a place with a name"]
+    brief = Estimate(Duration(1, 1), Duration(10, 20.5), Duration(0, 0), Duration(0, 0), 0, "here", {})
+    assert list(times(brief, 60)) == ["start     1.0 s", "training  10 to 20 s", "in all    11 to 22 s", "from here"]
+    assert list(times(None, 60)) == []
+
+
+def test_an_earlier_run_gives_the_pace(bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text("".join(map(encode, history.whole_run())))
+    assert main(["plan", "--profile", "base", "--like", str(folder)]) == 0
+    assert "from run earlier of profile conformance, 2 steps" in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", "--profile", "base", "--like", str(tmp_path / "none")]) == 2
+    assert "give the folder of a run" in capsys.readouterr().err

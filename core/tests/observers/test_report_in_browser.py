@@ -10,6 +10,7 @@ from grpo_bench.contract import Kind, Phase, Status
 from grpo_bench.observers import write_report
 
 from .browser import NAMES, executable, open_tab
+from .test_placement import LAYOUT, layout_of
 
 pytestmark = pytest.mark.skipif(executable() is None,
                                 reason=f"there is no browser: none of {', '.join(NAMES)} is on the path")
@@ -84,7 +85,7 @@ def check(found: dict[tuple[int, str], Any]) -> None:
 
 
 def test_a_run_of_many_steps(tmp_path: Path, history: Any) -> None:
-    history.start(max_steps=40)
+    history.start(max_steps=40, layout=layout_of(LAYOUT))
     for step in range(1, 41):
         history.one_step(step, step % 4)
     history.end(Status.TARGET_MET)

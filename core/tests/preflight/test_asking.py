@@ -29,7 +29,8 @@ def test_findings_and_words_come_in_order():
     assert said == ["first", "second"]
 
 
-def test_who_is_silent_for_too_long_is_left_behind_and_what_was_found_stays():
+def test_who_is_silent_for_too_long_is_left_behind_and_what_was_found_stays(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("grpo_bench.preflight.asking._LEAVE_S", 0.2)
     never = threading.Event()
 
     def question(digests, say):

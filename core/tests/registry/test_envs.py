@@ -269,3 +269,32 @@ def test_a_cache_that_cannot_be_written(rooms, monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(GrpoBenchError, match=r"cannot write .*tiny\.held") as caught:
         build(env_of(), print)
     assert "XDG_CACHE_HOME" in caught.value.hint
+
+
+def test_builds_in_the_folder_of_an_image(rooms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rooms.plugin()
+    image, mine = tmp_path / "image", tmp_path / "mine"
+    monkeypatch.setenv("GRPO_BENCH_ENVS", str(image))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(mine))
+    place = build(env_of(), print, python=rooms.copier)
+    assert (place.folder.parent, places(), mine.exists()) == (image, [place], False)
+    place.inventory.unlink()
+    asked, access = rooms.asked, os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (image, os.W_OK) and access(path, mode))
+    found = locate(env_of())
+    assert found.interpreter == str(place.python) and locate(env_of()) == found
+    assert rooms.asked == asked + 1 and not place.inventory.exists()
+    assert len(list((mine / "grpo-bench/inventories").iterdir())) == 1
+
+
+def test_a_plugin_with_a_second_environment(rooms) -> None:
+    module = rooms.plugin()
+    file = rooms.workshop.site / module / "__init__.py"
+    second = f'envs=(WorkerEnv("tiny-cuda", {module!r} + "/cuda.toml", "taker_tiny:take"),),\n                env='
+    file.write_text(file.read_text().replace("env=", second, 1))
+    (file.parent / "cuda.toml").write_text((file.parent / "env.toml").read_text() + "\n# for GPUs\n")
+    assert [(item.env.name, item.needed_by) for item in known() if "tiny" in item.env.name] == [
+        ("tiny", ("generator roomy",)), ("tiny-cuda", ("generator roomy",))]
+    place = build(named("tiny-cuda"), print, python=rooms.copier)
+    assert locate(env_of(), "tiny-cuda").interpreter == str(place.python)
+    assert place != build(env_of(), print, python=rooms.copier)

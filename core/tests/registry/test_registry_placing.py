@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from grpo_bench.contract import Missing, Need, Placement, Role
+from grpo_bench.contract import Missing, Need, Role
+from grpo_bench.contract.hosts import Span
 from grpo_bench.registry import make_plan, resolve, survey
-from grpo_bench.registry.hosts import Row, Span, rows, spans
 
 SPREAD = """
 from grpo_bench.contract import Capabilities, LaunchForm, Need, Placement, Plugin, Role, Settings
@@ -89,19 +89,13 @@ def test_a_part_without_work_needs_neither_place_nor_environment(spread) -> None
 
 def test_the_plan_says_who_is_where_and_how_far_groups_reach(spread) -> None:
     plan = make_plan(resolve("base", overrides=ALL))
-    assert plan.rows == (Row("x", ("a",), {"trainer": 2}), Row("x", ("b",), {"generator": 1}),
-                         Row("y", ("c",), {"trainer": 1}), Row("y", ("d",), {"generator": 0}))
-    assert plan.spans == (Span("trainer", "tensor", 1, 2, 1, 1, 0), Span("trainer", "data", 2, 2, 2, 2, 2),
-                          Span("generator", "worker", 1, 1, 2, 2, 1))
+    assert plan.layout.spans() == (Span("trainer", "tensor", 1, 2, 1, 1, 0), Span("trainer", "data", 2, 2, 2, 2, 2),
+                                   Span("generator", "worker", 1, 1, 2, 2, 1))
     found = json.loads(json.dumps(plan.to_json()))
-    assert [row["hosts"] for row in found["hosts"]] == [["a"], ["b"], ["c"], ["d"]]
+    assert [(host["name"], host["domain"], host["ranks"]) for host in found["layout"]["hosts"]] == [
+        ("a", "x", {"trainer": [0, 1]}), ("b", "x", {"generator": [0], "rollout": [0]}), ("c", "y", {"trainer": [2]}),
+        ("d", "y", {"generator": [0]})]
+    assert [(item["kind"], item["number"]) for item in found["layout"]["crossings"]] == [
+        ("data", 0), ("data", 1), ("worker", 0)]
     assert found["spans"][1]["crossing"] == 2
-
-
-def test_hosts_without_domains_are_one_domain_and_idle_ones_are_said() -> None:
-    placements = {"trainer": Placement(workers=2, nodes=("a", "b")), "rollout": Placement(workers=3)}
-    assert rows(placements, {}) == (Row("", ("a", "b"), {"trainer": 2}),)
-    assert rows(placements, {"domains": {"x": ["a", "c"], "y": ["b"]}}) == (
-        Row("x", ("a",), {"trainer": 1}), Row("x", ("c",), {}), Row("y", ("b",), {"trainer": 1}))
-    assert spans({"trainer": Need(2, 1, {"data": ((0, 1),)})}, placements, {}) == (
-        Span("trainer", "data", 1, 2, 2, 1, 0),)
+    assert found["ranks"][0] == {"role": "trainer", "rank": 0, "host": "a", "domain": "x", "gpus": []}

@@ -73,13 +73,21 @@ def planned_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
     return resolved, plan
 
 
+def add_pace_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--like", type=run_folder, metavar="RUN",
+                        help="estimate the time by the pace of this run (default: what the ruleset knows)")
+
+
 def surveyed_by(arguments: argparse.Namespace) -> tuple[Resolved, Plan]:
     """The same, with a plan that may miss something."""
     from ..contract import InputError
+    from ..observers import pace_of
     from ..policy import ChatFormat
     from ..registry import survey
+    like = getattr(arguments, "like", None)
+    pace = pace_of(like) if like is not None else None
     resolved = resolved_by(arguments)
-    plan = survey(resolved, _run_seed(arguments, resolved))
+    plan = survey(resolved, _run_seed(arguments, resolved), pace=pace)
     policy, found = plan.profile.policy, plan.checkpoint
     try:
         if found.vocab_size:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .columns import columns, wrapped
+from .columns import wrapped
+from .plan_placement import placement
+from .plan_time import times
 
 if TYPE_CHECKING:
     from ..contract import Finding, ValidationSettings
@@ -30,12 +32,12 @@ def page(plan: Plan, room: int) -> Iterator[str]:
     yield ""
     for label, text in _settings(plan):
         yield from _labelled(label, text, room)
-    for title, lines in (("identities", _identities(plan)), ("placement", _placement(plan)), ("memory", _memory(plan))):
-        listed = list(lines)
-        if listed:
-            yield from ("", f"{title}:")
-        for line in listed:
-            yield from wrapped(f"  {line}", room, 6)
+    sections = (("identities", _wrapped(_identities(plan), room)), ("placement", placement(plan.layout, room - 2)),
+                ("memory", _wrapped(_memory(plan), room)), ("time", times(plan.estimate, room - 2)))
+    for title, lines in sections:
+        for number, line in enumerate(lines):
+            yield from ("", f"{title}:") if not number else ()
+            yield f"  {line}".rstrip()
     yield ""
     yield from _rules(plan, room)
     yield _verdict(plan)
@@ -45,6 +47,11 @@ def page(plan: Plan, room: int) -> Iterator[str]:
         yield from ("", "missing on this machine:")
     for line in plan.missing:
         yield from wrapped(f"  {line}", room, 4)
+
+
+def _wrapped(lines: Iterator[str], room: int) -> Iterator[str]:
+    for line in lines:
+        yield from wrapped(line, room - 2, 4)
 
 
 def _part(plan: Plan, role: str, part: Part, room: int) -> Iterator[str]:
@@ -154,31 +161,6 @@ def _hashes(facts: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
             yield from _hashes(value, f"{path}.{key}")
         elif "sha256" in f"{path}.{key}" and isinstance(value, str):
             yield f"{path}.{key}", value
-
-
-def _placement(plan: Plan) -> Iterator[str]:
-    """A table of hosts, then how far groups reach."""
-    table = [(row.domain, f"{len(row.hosts)} x", _stretch(row.hosts),
-              ", ".join(f"{role} {count}" for role, count in row.workers.items()) or "idle") for row in plan.rows]
-    yield from columns([("domain", "hosts", "", "workers"), *table]).splitlines() if table else ()
-    for span in plan.spans:
-        what = (_counted(span.groups, "worker") if span.kind == "worker" else
-                f"{_counted(span.groups, f'{span.kind} group')} of {span.size}")
-        leaving = f"; {span.crossing} of them leave a domain" if span.crossing else ""
-        yield (f"{span.role}: {what}, each on {_counted(span.hosts, 'host')}, in {_counted(span.domains, 'domain')}"
-               f"{leaving}")
-    shown = {role for row in plan.rows for role in row.workers}
-    for role, placement in plan.placements.items():
-        if placement.nodes and role not in shown:
-            yield f"{role}: {_counted(placement.workers, 'worker')} on {_counted(len(set(placement.nodes)), 'host')}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _stretch(hosts: Sequence[str]) -> str:
-    return hosts[0] if len(hosts) == 1 else f"{hosts[0]} to {hosts[-1]}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -31,8 +31,8 @@ class Kind(StrEnum):
 
     RUN_STARTED = "run_started"
     """The first (run, profile, seed, target, metric, max_steps, prompts_per_step, generations_per_prompt, scored,
-    unscored, settings: the resolved profile, parts by role, observers, placements, tasks, provenance_sha256: of the
-    statement beside the journal)"""
+    unscored, settings: the resolved profile, parts by role, observers, placements, layout: the hosts that these
+    name, to be drawn, tasks, provenance_sha256: of the statement beside the journal)"""
     PHASE = "phase"
     """The critical path goes over to another phase (phase)"""
     ROLLOUT = "rollout"
@@ -54,7 +54,8 @@ class Kind(StrEnum):
     """A checkpoint was written (folder, what, seconds, bytes: of the trainer's part; for weights that are to be
     evaluated updated_at: when the update behind them ended, UTC, and seal: of their ``weights.json``)"""
     ALARM = "alarm"
-    """Something a person should know (name, message; for ``engine_lost`` engine, cause, seconds)"""
+    """Something a person should know (name, message; for ``engine_lost`` engine, cause, seconds; for ``worker_lost``
+    worker, cause, and seconds where it was started again)"""
     STALL = "stall"
     """Nothing moved for ``limits.stall_report_s`` (message, waiting, seconds, stacks)"""
     STEP = "step"
@@ -62,11 +63,12 @@ class Kind(StrEnum):
     RESUMED = "resumed"
     """An interrupted run goes on in another process, whose ``elapsed_s`` starts at 0 (from_step: of the checkpoint, 0
     for none; from_seq: the first event that is not in it; attempt: 2 or more; forced: what differs from the attempt
-    before, as text; settings: the resolved profile, where forced; provenance_sha256)"""
+    before, as text; settings: the resolved profile, where forced; layout, where there are hosts to draw;
+    provenance_sha256)"""
     EVALUATION_STARTED = "evaluation_started"
     """The first of a deferred evaluation, in a journal of its own that follows the training's (run, training_sha256: of
     its journal, checkpoints: step, folder and updated_at of each, in order, metric, target, k, scored, unscored,
-    forced: what differs from the training, as text, settings, parts, observers, placements, tasks,
+    forced: what differs from the training, as text, settings, parts, observers, placements, layout, tasks,
     provenance_sha256)"""
     ERROR = "error"
     """The run failed (type, message, hint, plugin, role, task, traceback)"""

@@ -9,7 +9,7 @@ from other workers through an :class:`Address`. Values cross as msgpack with raw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,14 +20,14 @@ class Placement:
 
     ``nodes`` names the hosts of each worker in turn, equally many for every worker, and is empty where all are on this
     one. A worker has ``gpus`` GPUs, equally many on each of its hosts, of those that no earlier worker took; 0: it
-    shares those that are there. ``spares`` are hosts that nobody sits on, in the order in which they take the place of
-    one that is lost."""
+    shares those that are there. ``spares`` says by host which hosts that nobody sits on may take its place where it is
+    lost, in that order."""
 
     workers: int = 1
     threads: int = 1
     nodes: tuple[str, ...] = ()
     gpus: int = 0
-    spares: tuple[str, ...] = ()
+    spares: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,8 +93,14 @@ class WorkerGroup(Protocol):
         """Call on every worker at once; results by rank. The first failure cancels the others and is raised."""
         ...
 
+    async def lost(self) -> Sequence[int]:
+        """Ranks whose process has ended although nobody asked for it. A fabric that learns of a host's end only after a
+        while waits that long first, and no longer."""
+        ...
+
     async def restart(self, rank: int) -> None:
-        """Replace one worker by a new one of the same spec."""
+        """Replace one worker by a new one of the same spec; WorkerLost where no host is left for it. Several ranks may
+        be under way at a time, and a call may be cancelled."""
         ...
 
     async def close(self) -> None:
@@ -156,4 +162,4 @@ class WorkerContext:
     run_folder: str = ""
     """For a part made inside a worker: the run's folder, for what it keeps there; empty where there is none."""
     host: str = "127.0.0.1"
-    """The address at which the group's other workers reach this worker's host; the loopback where all are on one."""
+    """The address at which workers on other hosts reach this worker's; the loopback where the fabric has one host."""

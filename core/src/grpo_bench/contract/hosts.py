@@ -1,27 +1,36 @@
-"""Placements seen from the hosts: who is on which host, and which groups of workers reach beyond one.
+"""Placements seen from the hosts: who sits where, what stays together, and which groups reach beyond a domain.
 
-Hosts belong to network domains where the hardware names them; all others are one domain without a name.
+Hosts belong to network *domains* where the hardware names them; all others are one domain without a name. Workers take
+the GPUs of a host in the order of the placements and of their ranks. A role's *units* are what stays together: its
+largest groups that exchange most, or its workers one by one where it names none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ..contract import Need, Placement
+from .fabric import Need, Placement
+from .picture import Crossing, Host, Picture, Units
+from .roles import Role
 
 WORKER = "worker"
-"""The kind of a span that is one worker on several hosts."""
+"""The kind of a group that is one worker."""
+TOGETHER = ("expert", "tensor")
+"""Kinds of groups that units are made of."""
+_COUNTED = (Role.TRAINER.value, Role.GENERATOR.value)
+"""Roles whose units have numbers in a picture."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Hosts of one domain that hold the same roles, with the number of workers of each."""
+class Seat:
+    """A worker on one of its hosts, with the numbers of the GPUs that it has there; none where it shares them."""
 
+    role: str
+    rank: int
+    host: str
     domain: str
-    hosts: tuple[str, ...]
-    workers: Mapping[str, int]
+    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,49 +47,98 @@ class Span:
     crossing: int
 
 
-def rows(placements: Mapping[str, Placement], machine: Mapping[str, Any]) -> tuple[Row, ...]:
-    """A row for each stretch of hosts that hold the same roles, in the hardware's order; a worker on several hosts is
-    counted on its first."""
-    domain_of = _domains(placements, machine)
-    held: dict[str, dict[str, int]] = {host: {} for host in domain_of}
-    for role, placement in placements.items():
-        for worker in _hosts(placement):
-            for number, host in enumerate(worker):
-                held[host][role] = held[host].get(role, 0) + (number == 0)
-    found: list[Row] = []
-    for host, workers in held.items():
-        last = found[-1] if found else None
-        if last and last.domain == domain_of[host] and last.workers.keys() == workers.keys():
-            summed = {role: last.workers[role] + count for role, count in workers.items()}
-            found[-1] = Row(last.domain, (*last.hosts, host), summed)
-        else:
-            found.append(Row(domain_of[host], (host,), workers))
-    return tuple(found)
+@dataclass(frozen=True)
+class Layout:
+    """Where a run's workers sit; ``domains`` has the hosts of each network domain, in the hardware's order."""
 
+    placements: Mapping[str, Placement]
+    needs: Mapping[str, Need] = field(default_factory=dict)
+    domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-def spans(needs: Mapping[str, Need], placements: Mapping[str, Placement],
-          machine: Mapping[str, Any]) -> tuple[Span, ...]:
-    """What each kind of group reaches over; a worker on several hosts is a group of its own."""
-    domain_of, found = _domains(placements, machine), []
-    for role, placement in placements.items():
-        workers = _hosts(placement)
-        if not workers or role not in needs:
-            continue
-        alone = {WORKER: tuple((worker,) for worker in range(len(workers)))} if len(workers[0]) > 1 else {}
-        for kind, groups in {**alone, **needs[role].groups}.items():
-            hosts = [{host for worker in group for host in workers[worker]} for group in groups]
+    def seats(self) -> tuple[Seat, ...]:
+        """Every worker on every host of its own, by role and rank."""
+        domain_of, taken, found = self._domain_of(), dict[str, int](), []
+        for role, placement in self.placements.items():
+            for rank, hosts in enumerate(_hosts(placement)):
+                for host in hosts:
+                    first = taken.get(host, 0)
+                    taken[host] = first + placement.gpus // len(hosts)
+                    found.append(Seat(role, rank, host, domain_of[host], tuple(range(first, taken[host]))))
+        return tuple(found)
+
+    def picture(self) -> Picture:
+        """The same to be drawn, hosts that nobody sits on as well; empty where nobody is placed on a host by name."""
+        units = {role: self.units(role) for role in self.placements if role in _COUNTED}
+        if not any(placement.nodes for placement in self.placements.values()):
+            return Picture()
+        unit_of = {role: {rank: number for number, unit in enumerate(found) for rank in unit}
+                   for role, (_, found) in units.items()}
+        ranks: dict[str, dict[str, list[int]]] = {host: {} for host in self._domain_of()}
+        for seat in self.seats():
+            ranks[seat.host].setdefault(seat.role, []).append(seat.rank)
+        spares = {spare for placement in self.placements.values() for some in placement.spares.values()
+                  for spare in some}
+        hosts = tuple(Host(
+            host, domain, {role: tuple(some) for role, some in ranks[host].items()},
+            {role: tuple(dict.fromkeys(unit_of[role][rank] for rank in some if rank in unit_of[role]))
+             for role, some in ranks[host].items() if role in unit_of},
+            host in spares and not ranks[host]) for host, domain in self._domain_of().items())
+        kinds = {role: Units(kind, len(found), max(map(len, found))) for role, (kind, found) in units.items()}
+        return Picture(hosts, kinds, self.crossings())
+
+    def units(self, role: str) -> tuple[str, tuple[tuple[int, ...], ...]]:
+        """The kind of a role's units, and the ranks of each."""
+        groups = self.needs[role].groups if role in self.needs else {}
+        kinds = [kind for kind in TOGETHER if any(len(group) > 1 for group in groups.get(kind, ()))]
+        if not kinds:
+            return WORKER, tuple((rank,) for rank in range(self.placements[role].workers))
+        kind = max(kinds, key=lambda name: max(map(len, groups[name])))
+        return kind, groups[kind]
+
+    def spans(self) -> tuple[Span, ...]:
+        """What each kind of group reaches over; a worker on several hosts is a group of its own."""
+        domain_of, found = self._domain_of(), []
+        for (role, kind), groups in self._groups().items():
+            hosts = [self._hosts_of(role, group) for group in groups]
             domains = [{domain_of[host] for host in some} for some in hosts]
             found.append(Span(role, kind, len(groups), max(map(len, groups)), max(map(len, hosts)),
                               max(map(len, domains)), sum(len(some) > 1 for some in domains)))
-    return tuple(found)
+        return tuple(found)
+
+    def crossings(self) -> tuple[Crossing, ...]:
+        """Every group that leaves its domain."""
+        domain_of, found = self._domain_of(), []
+        for (role, kind), groups in self._groups().items():
+            for number, group in enumerate(groups):
+                domains = tuple(dict.fromkeys(domain_of[host] for host in self._hosts_of(role, group)))
+                if len(domains) > 1:
+                    found.append(Crossing(role, kind, number, group, domains))
+        return tuple(found)
+
+    def _groups(self) -> dict[tuple[str, str], tuple[tuple[int, ...], ...]]:
+        """By role and kind."""
+        found = {}
+        for role, placement in self.placements.items():
+            workers = _hosts(placement)
+            if not workers or role not in self.needs:
+                continue
+            if len(workers[0]) > 1:
+                found[role, WORKER] = tuple((rank,) for rank in range(len(workers)))
+            found |= {(role, kind): groups for kind, groups in self.needs[role].groups.items() if groups}
+        return found
+
+    def _hosts_of(self, role: str, group: Sequence[int]) -> tuple[str, ...]:
+        workers = _hosts(self.placements[role])
+        return tuple(dict.fromkeys(host for rank in group for host in workers[rank]))
+
+    def _domain_of(self) -> dict[str, str]:
+        """The domain of each host, in the hardware's order; hosts that it does not name come last."""
+        named = {host: name for name, hosts in self.domains.items() for host in hosts}
+        others = (host for placement in self.placements.values() for host in placement.nodes)
+        return named | {host: "" for host in others if host not in named}
 
 
 def _hosts(placement: Placement) -> list[tuple[str, ...]]:
     """The hosts of each worker; nothing where they are on this one."""
     each = len(placement.nodes) // placement.workers
     return [placement.nodes[start:start + each] for start in range(0, len(placement.nodes), each)] if each else []
-
-
-def _domains(placements: Mapping[str, Placement], machine: Mapping[str, Any]) -> dict[str, str]:
-    named = {host: name for name, hosts in machine.get("domains", {}).items() for host in hosts}
-    return named | {host: "" for placement in placements.values() for host in placement.nodes if host not in named}

@@ -130,7 +130,8 @@ class Plugin:
     one. ``client`` (generators only) takes a list of Remotes, one per engine, and returns a GeneratorClient inside a
     rollout worker. Environments and agents are made inside rollout workers by ``worker_factory`` from
     ``(config, WorkerContext)``; an environment's ``factory`` object only lists tasks. ``env`` is the environment
-    of its workers; None: the engine's own. ``narrow`` (optional) takes config and inventory and returns what is left of
+    of its workers; None: the engine's own. ``envs`` are others that they can run in, such as one for GPUs: ``env`` in
+    the role's section names one. ``narrow`` (optional) takes config and inventory and returns what is left of
     ``capabilities`` then, with the reasons in ``lacking``. ``describe`` (optional) takes config and :class:`Site` and
     returns facts for the plan, such as the isolation in force, or raises PlanError where the plugin could not work
     there: Missing, with all of it, where only the machine lacks what the settings ask for. A trainer's facts say what
@@ -155,6 +156,7 @@ class Plugin:
     client: str | None = None
     worker_factory: str | None = None
     env: WorkerEnv | None = None
+    envs: tuple[WorkerEnv, ...] = ()
     narrow: str | None = None
     describe: str | None = None
     needs: str | None = None

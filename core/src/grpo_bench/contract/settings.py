@@ -213,6 +213,14 @@ class ValidationSettings(Settings):
     sampling: SamplingSettings | None = None
     """None, or a value left out: as in training."""
 
+    def is_due(self, step: int, max_steps: int) -> bool:
+        """Whether to validate after ``step`` (0: before the first) of ``max_steps``."""
+        if step == 0:
+            return self.at_start
+        if step == max_steps and self.at_end:
+            return True
+        return step >= self.start_at and step % self.period == 0
+
     @model_validator(mode="after")
     def _fits(self) -> ValidationSettings:
         known = ["accuracy"] + (["pass_k", "pass_hat_k", "pass_1"] if self.k > 1 else [])
@@ -243,6 +251,9 @@ class LimitSettings(Settings):
     """How often a rollout that is not a sample is started again."""
     engine_restarts: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 3
     """How many engines of the generator that broke down a run may start again."""
+    trainer_restarts: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
+    """How often a run goes on by itself, from its last full checkpoint, after the trainer lost a process; counted in
+    one process of the engine. 0: it fails, and can be resumed."""
     max_failed_share: Share = 0.1
     """Share of a step's or a validation's rollouts that may end without a sample after their retries."""
     concurrency: Several = 256

@@ -4,6 +4,7 @@
 truth; ledger, summary and report are pure views of its events, trajectories lie beside it.
 """
 
+from ._placement import placement_svg
 from ._schema import read_run, read_training
 from ._text import metric_label
 from .compare import Comparison
@@ -11,6 +12,7 @@ from .dispatch import Observers
 from .journal import EVALUATION, Journal, journal_sha256, read_events
 from .ledger import HopLedger, PhaseLedger, unaccounted
 from .overview import Overview
+from .pace import pace_of
 from .progress import Progress
 from .report import write_report
 from .summary import Tally, summarise
@@ -18,6 +20,6 @@ from .trajectories import read_trajectories
 
 __all__ = [
     "EVALUATION", "Comparison", "HopLedger", "Journal", "Observers", "Overview", "PhaseLedger", "Progress", "Tally",
-    "journal_sha256", "metric_label", "read_events", "read_run", "read_trajectories", "read_training", "summarise",
-    "unaccounted", "write_report",
+    "journal_sha256", "metric_label", "pace_of", "placement_svg", "read_events", "read_run", "read_trajectories",
+    "read_training", "summarise", "unaccounted", "write_report",
 ]

@@ -129,12 +129,18 @@ def _a(kind: str) -> str:
 
 
 _OBJECT = map_of(anything)
+_RANKS = map_of(list_of(count))
+_LAYOUT = made_of({
+    "hosts": list_of(made_of({"name": text, "domain": text, "ranks": _RANKS, "units": _RANKS, "spare": flag})),
+    "units": map_of(made_of({"kind": text, "count": count, "size": count})),
+    "crossings": list_of(made_of({"role": text, "kind": text, "number": count, "ranks": list_of(count),
+                                  "domains": list_of(text)}))})
 _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be absent
     Kind.RUN_STARTED: {
         "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": or_none(text),
         "max_steps": count, "prompts_per_step": count, "generations_per_prompt": count, "scored": flag,
         "settings?": _OBJECT, "parts?": map_of(_OBJECT), "tasks?": _OBJECT, "placements?": map_of(_OBJECT),
-        "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text},
+        "layout?": _LAYOUT, "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text},
     Kind.PHASE: {"phase": text},
     Kind.ROLLOUT: {
         "rollout_id": text, "group_id": count, "task_id": text, "purpose": one_of(Purpose), "end": one_of(End),
@@ -156,7 +162,7 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
     Kind.STEP: {"seconds": seconds, "reward_mean": or_none(figure), "rollouts": count, "sampled_tokens": count},
     Kind.RESUMED: {
         "from_step": count, "from_seq": count, "attempt": count, "forced": list_of(text), "settings?": _OBJECT,
-        "provenance_sha256?": text},
+        "layout?": _LAYOUT, "provenance_sha256?": text},
     Kind.EVALUATION_STARTED: {
         "run": text, "training_sha256": text, "metric": or_none(text), "target": or_none(figure), "k": count,
         "checkpoints": list_of(made_of({"step": count, "folder": text, "updated_at": moment})), "scored": flag,

@@ -11,6 +11,7 @@ from ..contract import Purpose
 from . import _tables as tables
 from ._charts import histogram, learning_curve, share_bar, step_times
 from ._evaluation import evaluation, what_counts
+from ._placement import placed
 from ._svg import Frame
 from ._text import counted, duration, name
 from ._view import RunView
@@ -19,6 +20,7 @@ _CLASSES = ("wide", "middle", "narrow")
 _CURVE_SIZES = ((1080, 330), (720, 300), (360, 250))
 _STEP_SIZES = ((1080, 270), (720, 250), (360, 230))
 _LENGTH_SIZES = ((524, 210), (720, 220), (360, 190))
+_PLACEMENT_WIDTHS = (1080, 720, 360)
 
 
 def learning(view: RunView) -> list[str]:
@@ -95,6 +97,18 @@ def rollouts(view: RunView) -> list[str]:
         '<p class="note">Rollouts overlap, so these times add up to more than the wall clock.</p>',
         tables.hops(view.hops), "<h3>The longest rollouts</h3>", tables.stragglers(view),
     ]
+
+
+def placement(view: RunView) -> list[str]:
+    """Who sat where; nothing where everybody sat on one host."""
+    picture = view.picture
+    if sum(bool(host.ranks) for host in picture.hosts) < 2:
+        return []
+    pictures = "".join(placed(picture, width, class_) for class_, width in zip(_CLASSES, _PLACEMENT_WIDTHS))
+    crossed = "; ".join(picture.crossed) or "none"
+    return ["<h2>Placement</h2>",
+            f'<p class="note">Hosts by network domain, as the latest attempt was placed. Groups that reach beyond one: '
+            f"{escape(crossed)}.</p>", f"<figure>{pictures}</figure>", _more("Hosts", tables.hosts(picture))]
 
 
 def attempts(view: RunView) -> list[str]:

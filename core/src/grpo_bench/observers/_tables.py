@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from ..contract.picture import Picture, stretches
 from . import _evaluation, _record
 from ._journal_view import Attempt
 from ._text import duration, name, number, taken_back
@@ -61,6 +62,14 @@ def phases(view: RunView) -> str:
     foot = ("sum", duration(sum(spent.values())), "100%", duration(_record.a_step(every)), Cell("", _BESIDE))
     return table(("phase", "time", "share", "a step", Cell("whose work", _BESIDE)), rows, numeric_from=1, foot=foot) + (
         f'<p class="note">The run took {duration(wall)} of wall clock from the start of its process.{note}</p>')
+
+
+def hosts(picture: Picture) -> str:
+    """Every host, with the ranks there."""
+    roles = [role for role, *_ in picture.legend if role]
+    rows = [(host.name, host.domain or "–", *(stretches(host.ranks.get(role, ())) or "–" for role in roles),
+             "spare" if host.spare else "" if host.ranks else "idle") for host in picture.hosts]
+    return table(("host", "domain", *(f"{role} ranks" for role in roles), ""), rows, numeric_from=len(roles) + 3)
 
 
 def what_counts(found: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..contract import Event, Kind, Purpose
+from ..contract.picture import Picture
 from ._journal_view import Attempt, JournalView, Rollouts, StepRow, Validated
 from ._text import metric_label
 from .attribution import Failures, PluginTime, plugin_times
@@ -32,6 +33,7 @@ class RunView:
         self.going_on = False
         """Whether a process is still at it; events cannot tell."""
         self._settings: Mapping[str, Any] | None = None
+        self._layout: Mapping[str, Any] | None = None
         for event in events:
             self.add(event)
 
@@ -40,6 +42,8 @@ class RunView:
             self.evaluation = JournalView(saved_by=Kind.VALIDATION)
         if event.kind in (Kind.EVALUATION_STARTED, Kind.RESUMED):
             self._settings = event.data.get("settings") or self._settings
+        if event.kind in (Kind.RUN_STARTED, Kind.RESUMED):
+            self._layout = event.data.get("layout") or self._layout
         for part in (self.tally, self.failures, self.evaluation or self.training):
             part.add(event)
 
@@ -55,6 +59,11 @@ class RunView:
     def settings(self) -> Mapping[str, Any]:
         """The resolved profile of the latest attempt; empty where the journal does not say."""
         return self._settings or self.started.get("settings") or {}
+
+    @property
+    def picture(self) -> Picture:
+        """Who sat where in the latest attempt, as far as the journal names hosts."""
+        return Picture.of(self._layout) if self._layout else Picture()
 
     @property
     def hops(self) -> HopLedger:

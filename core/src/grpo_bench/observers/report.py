@@ -73,10 +73,11 @@ class Settled:
     learning: list[str]
     steps: list[str]
     rollouts: list[str]
+    placement: list[str]
 
 
 def settle(view: RunView) -> Settled:
-    return Settled(sections.learning(view), sections.steps(view), sections.rollouts(view))
+    return Settled(sections.learning(view), sections.steps(view), sections.rollouts(view), sections.placement(view))
 
 
 def save_report(view: RunView, folder: Path, settled: Settled | None = None) -> Path:
@@ -96,9 +97,10 @@ def page(view: RunView, folder: Path, settled: Settled | None = None) -> str:
     settled = settled or settle(view)
     title = f"{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
     colours = "".join(f"rect.p-{p}{{fill:var(--{p})}}.swatch.p-{p}{{background:var(--{p})}}" for p in Phase)
-    style = files(__package__ or "").joinpath("report.css").read_text(encoding="utf-8")
+    sheets = files(__package__ or "")
+    style = "".join(sheets.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "placement.css"))
     parts = [_header(view), _figures(view), *settled.learning, *sections.evaluated(view), *sections.time(view),
-             *settled.steps, *settled.rollouts, *sections.attempts(view), *sections.notices(view),
+             *settled.steps, *settled.rollouts, *settled.placement, *sections.attempts(view), *sections.notices(view),
              *sections.records(view, folder), "<footer>Made by grpo-bench from this run's events.jsonl.</footer>"]
     return "\n".join([
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>",

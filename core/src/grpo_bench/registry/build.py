@@ -16,10 +16,13 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from ..contract import Finding, Missing, Placement, PolicyFacts, RegistryError, Role, Task
+from ..contract import (
+    Finding, Missing, Pace, Placement, PolicyFacts, RegistryError, Role, Task, load_object,
+)
 from .checkpoint import PACKAGED, expected, fingerprint, outline_place, policy_facts
 from .comparison import incomparable, without_comparisons
 from .determinism import settled
+from .estimate import Estimate, estimated
 from .fit import check_fit
 from .layers import Origin
 from .missing import Shortage, lacking
@@ -37,20 +40,23 @@ Idle = Mapping[Role, Mapping[str, Any]]
 _POLICY = "the policy's checkpoint"
 
 
-def make_plan(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({})) -> Plan:
+def make_plan(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({}),
+              pace: Pace | None = None) -> Plan:
     """Load, validate and negotiate everything that profile needs. ``seed`` None: the profile's own, which may be drawn.
-    ``idle``: the facts of parts that have no work to do, and so need neither environment nor place here.
+    ``idle``: the facts of parts that have no work to do, and so need neither environment nor place here. ``pace``: how
+    fast a run like it was; None: what the ruleset knows of that.
 
     Raises InputError where the profile cannot run, which is Missing where it could elsewhere; PluginError where a
     plugin fails while it is asked.
     """
-    plan = survey(resolved, seed, idle=idle)
+    plan = survey(resolved, seed, idle=idle, pace=pace)
     if plan.missing:
         raise lacking(plan.name, plan.missing)
     return plan
 
 
-def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({})) -> Plan:
+def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingProxyType({}),
+           pace: Pace | None = None) -> Plan:
     """The plan as far as it can be made on this machine: ``missing`` says what it lacks."""
     profile = resolved.profile
     run_seed, seed_from = _seed(resolved, seed)
@@ -69,7 +75,8 @@ def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingP
     placed = place(resolved, parts, checkpoint, run_seed, lacks, idle)
     parts = {role: replace(part, facts=idle[role]) if role in idle else
              _described(part, checkpoint, placed, resolved, lacks) for role, part in parts.items()}
-    findings = _findings(parts, values, checkpoint, resolved, run_seed, lacks)
+    ruleset = made(parts[Role.RULESET], checkpoint, resolved, run_seed) if Role.RULESET in parts else None
+    findings = _findings(ruleset, parts, values, lacks)
     everybody = (*parts.values(), *observers)
     lock = distribution_lock(part.distribution for part in everybody)
     return Plan(
@@ -81,7 +88,8 @@ def survey(resolved: Resolved, seed: int | None = None, *, idle: Idle = MappingP
         provenance=statement(lock, everybody, host=placed.machine,
                              policy=fingerprint(checkpoint.checkpoint, resolved) if checkpoint.vocab_size else {},
                              tasks=_fingerprints(tasks, resolved.profile)),
-        findings=findings, unscored=_unscored(everybody, findings, lock, lacks), missing=lacks.lines)
+        findings=findings, unscored=_unscored(everybody, findings, lock, lacks),
+        estimate=_estimate(ruleset, parts, values, resolved.profile, pace), missing=lacks.lines)
 
 
 def _seed(resolved: Resolved, given: int | None) -> tuple[int, Origin | None]:
@@ -159,15 +167,27 @@ def _fingerprints(tasks: Mapping[str, Sequence[Task]], settings: Profile) -> dic
     return found
 
 
-def _findings(parts: Mapping[Role, Part], values: Mapping[str, Any], checkpoint: PolicyFacts, resolved: Resolved,
-              seed: int, lacks: Shortage) -> tuple[Finding, ...]:
-    part = parts.get(Role.RULESET)
-    if part is None:
+def _findings(ruleset: Any, parts: Mapping[Role, Part], values: Mapping[str, Any],
+              lacks: Shortage) -> tuple[Finding, ...]:
+    if ruleset is None:
         return ()
-    ruleset = made(part, checkpoint, resolved, seed)
-    with attributed(part.role, part.descriptor):
+    with attributed(Role.RULESET, parts[Role.RULESET].descriptor):
         facts = {role.value: dict(found.facts) for role, found in parts.items()}
         return tuple(ruleset.check({**values, "facts": facts, "missing": list(lacks.lines)}))
+
+
+def _estimate(ruleset: Any, parts: Mapping[Role, Part], values: Mapping[str, Any], profile: Profile,
+              pace: Pace | None) -> Estimate | None:
+    """How long it takes at ``pace``, or at that which the ruleset knows; None where nobody knows one."""
+    last = profile.grpo.max_steps
+    if ruleset is None:
+        is_due = profile.validation.is_due
+        return estimated(pace, profile, [step for step in range(1, last + 1) if is_due(step, last)]) if pace else None
+    descriptor = parts[Role.RULESET].descriptor
+    with attributed(Role.RULESET, descriptor):
+        found = pace or (load_object(descriptor.pace)(values) if descriptor.pace else None)
+        due = [step for step in range(1, last + 1) if ruleset.should_validate(step, last)] if found else []
+    return estimated(found, profile, due) if found else None
 
 
 def _values(resolved: Resolved, parts: Mapping[Role, Part], observers: tuple[Part, ...], checkpoint: PolicyFacts,

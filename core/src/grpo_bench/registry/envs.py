@@ -51,8 +51,9 @@ def known() -> list[Known]:
             descriptor, _ = load_plugin(Role(item.role), item.name, installed)
         except PlanError:
             continue  # `plugins check` says what is wrong with it
-        if descriptor.env is not None:
-            needed.setdefault(descriptor.env, []).append(f"{item.role} {item.name}")
+        for env in (descriptor.env, *descriptor.envs):
+            if env is not None:
+                needed.setdefault(env, []).append(f"{item.role} {item.name}")
     found = [Known(env, tuple(dict.fromkeys(names))) for env, names in needed.items()]
     return sorted(found, key=lambda item: (item.env.name, item.needed_by))
 
@@ -91,7 +92,8 @@ def locate(env: WorkerEnv, wanted: str | None = None) -> Located:
         raise Missing(f"environment {home.name!r} is not built{' for its present lock' if stale else ''}; "
                       f"run `grpo-bench env build {home.name}`", hint="or name a python that has its libraries")
     python = str(place.python)
-    return Located(python, inventory_of(python, env, place.inventory if home == env else _kept(python, env)))
+    beside = home == env and os.access(place.inventory.parent, os.W_OK)
+    return Located(python, inventory_of(python, env, place.inventory if beside else _kept(python, env)))
 
 
 def _kept(path: str, env: WorkerEnv) -> Path:

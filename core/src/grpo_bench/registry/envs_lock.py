@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from typing import Annotated, Literal
 
@@ -109,7 +110,7 @@ def read_lock(env: WorkerEnv) -> Lock:
     package, _, path = env.lock.partition("/")
     try:
         data = files(package).joinpath(path).read_bytes()
-        content = _Content.model_validate(tomllib.loads(data.decode()))
+        content = _read(data)
     except (ImportError, TypeError, OSError) as error:
         raise _wrong(env, f"cannot be read: {error}") from error
     except ValidationError as error:
@@ -121,6 +122,12 @@ def read_lock(env: WorkerEnv) -> Lock:
     steps = tuple(Step(step.options, step.packages) for step in content.steps)
     return Lock(env.name, hashlib.sha256(data).hexdigest(), SpecifierSet(content.python), steps, content.files,
                 content.imports)
+
+
+@lru_cache(maxsize=16)
+def _read(data: bytes) -> _Content:
+    """Kept, since a plan asks for each lock several times and checking hundreds of pins takes a while."""
+    return _Content.model_validate(tomllib.loads(data.decode()))
 
 
 def _wrong(env: WorkerEnv, why: str) -> PlanError:

@@ -1,4 +1,5 @@
-"""Where built environments are: ``grpo-bench/envs`` in the user's cache, a few entries to each build.
+"""Where built environments are: ``grpo-bench/envs`` in the user's cache, or the folder that ``$GRPO_BENCH_ENVS`` names,
+as an image does for those that it brings. A few entries to each build:
 
     NAME-LOCKHASH-cpXY/                 the virtual environment
     NAME-LOCKHASH-cpXY.json             its record, written last: without one it is not built
@@ -27,6 +28,8 @@ from typing import Any
 from ..contract import GrpoBenchError
 
 Say = Callable[[str], None]
+STORE = "GRPO_BENCH_ENVS"
+"""Environment variable that names the folder of builds."""
 _BUILD = re.compile(r"[a-z0-9][a-z0-9_-]*-[0-9a-f]{12}-cp\d+")
 
 
@@ -48,7 +51,7 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        return cache() / "envs" / self.key
+        return store() / self.key
 
     @property
     def python(self) -> Path:
@@ -101,10 +104,16 @@ def cache() -> Path:
     return Path(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "grpo-bench")
 
 
+def store() -> Path:
+    """The folder of builds."""
+    given = os.environ.get(STORE, "")
+    return Path(given) if os.path.isabs(given) else cache() / "envs"
+
+
 def places() -> list[Place]:
     """Every build, finished or not, of every lock."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        names = {name.removesuffix(".json") for name in os.listdir(cache() / "envs")}
+        names = {name.removesuffix(".json") for name in os.listdir(store())}
         return [Place(name) for name in sorted(names) if _BUILD.fullmatch(name)]
     return []
 
@@ -113,13 +122,13 @@ def places() -> list[Place]:
 def held(name: str, say: Say) -> Iterator[int]:
     """Hold the lock of all builds of a name, with a word where that takes waiting. The descriptor of the lock is for
     child processes to inherit."""
-    path = cache() / "envs" / f"{name}.held"
+    path = store() / f"{name}.held"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise GrpoBenchError(f"cannot write {path}: {error.strerror}",
-                             hint="XDG_CACHE_HOME names another folder for caches") from error
+                             hint=f"XDG_CACHE_HOME or {STORE} names another folder") from error
     try:
         if not _taken(lock, path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             say(f"waiting for another process that is building {name}")
@@ -131,7 +140,7 @@ def held(name: str, say: Say) -> Iterator[int]:
 
 def busy(name: str) -> bool:
     """Whether somebody is building or removing builds of this name."""
-    path = cache() / "envs" / f"{name}.held"
+    path = store() / f"{name}.held"
     try:
         with path.open() as file:
             return not _taken(file.fileno(), path, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -146,7 +155,7 @@ def _taken(lock: int, path: Path, how: int) -> bool:
         return False
     except OSError as error:
         raise GrpoBenchError(f"cannot lock {path}: {error.strerror}",
-                             hint="name a folder on a disk that knows locks with XDG_CACHE_HOME") from error
+                             hint=f"name a folder on a disk that knows locks with XDG_CACHE_HOME or {STORE}") from error
     return True
 
 

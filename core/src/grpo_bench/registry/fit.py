@@ -37,6 +37,7 @@ def check_fit(resolved: Resolved, descriptors: Descriptors, idle: Container[Role
     _check_agent(descriptors[Role.AGENT], descriptors[Role.ENVIRONMENT], blame)
     _check_sizes(profile, blame)
     _check_deferred(profile, descriptors[Role.GENERATOR], blame)
+    _check_restarts(profile, blame)
     if Role.TRAINER in idle:
         return stored_transport(descriptors[Role.GENERATOR])
     return _transport(profile, descriptors[Role.TRAINER], descriptors[Role.GENERATOR], blame)
@@ -144,6 +145,15 @@ def _check_deferred(profile: Profile, generator: Plugin, blame: Blame) -> None:
                             f"generator {generator.name!r} receives none; it receives "
                             f"{_list(generator.capabilities.receives)}",
                     hint="choose another generator, or validate while it trains")
+
+
+def _check_restarts(profile: Profile, blame: Blame) -> None:
+    restarts = profile.limits.trainer_restarts
+    if restarts and not profile.checkpoint.period:
+        raise blame(("limits", "trainer_restarts"), ("checkpoint", "period"),
+                    message=f"limits.trainer_restarts = {restarts} goes on from full checkpoints, and with "
+                            "checkpoint.period = 0 none is written",
+                    hint="give checkpoint.period a number of steps, or limits.trainer_restarts = 0")
 
 
 def _list(names: Iterable[str]) -> str:

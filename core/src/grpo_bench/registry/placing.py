@@ -76,7 +76,8 @@ def _placements(part: Part, machine: Any, needs: Mapping[str, Need]) -> dict[str
             raise PluginError(f"place() left out {', '.join(left_out)}")
     if not needs[ROLLOUT].workers:
         beside = placements[Role.GENERATOR.value]
-        placements[ROLLOUT] = replace(placements[ROLLOUT], workers=beside.workers, nodes=_first_hosts(beside))
+        placements[ROLLOUT] = replace(placements[ROLLOUT], workers=beside.workers, nodes=_first_hosts(beside),
+                                      spares=beside.spares)
     return placements
 
 

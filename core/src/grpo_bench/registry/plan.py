@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..contract import Finding, LaunchForm, Need, Placement, Plugin, PolicyFacts, Role, Task
-from .hosts import Row, Span, rows, spans
+from ..contract.hosts import Layout
+from .estimate import Estimate
 from .profile import Profile
 from .resolved import Explained
 
@@ -54,7 +55,8 @@ class Plan:
     lists of them, as long as the environment has them. ``needs`` and ``placements`` map trainer, generator and rollout
     to what their workers ask for and where they sit, ``form`` what a scheduler has to give. ``resolved`` is the whole
     profile as JSON data, defaults of the core and of every plugin written out. ``unscored`` lists why the run cannot
-    count as a result; it is scored where that list is empty.
+    count as a result; it is scored where that list is empty. ``estimate`` is how long it may take, None where nobody
+    knows how fast such a run is.
 
     ``missing`` says what this machine lacks for it and is empty in all that :func:`make_plan` returns. Where it is not,
     tasks, placements and facts are those that could be had, and a checkpoint that is not here has a vocabulary of 0.
@@ -79,18 +81,13 @@ class Plan:
     provenance: Mapping[str, Any]
     findings: tuple[Finding, ...]
     unscored: tuple[str, ...]
+    estimate: Estimate | None = None
     missing: tuple[str, ...] = ()
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        """Which hosts the trainer has, which the generator, and which neither."""
-        return rows({role: self.placements[role] for role in (Role.TRAINER.value, Role.GENERATOR.value)
-                     if role in self.placements}, self.hardware)
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """How far groups of workers reach over hosts and domains."""
-        return spans(self.needs, self.placements, self.hardware)
+    def layout(self) -> Layout:
+        """Who sits where, as far as placements name hosts."""
+        return Layout(self.placements, self.needs, self.hardware.get("domains", {}))
 
     def source(self, key: str) -> Explained | None:
         """Where the value at a dotted ``key`` comes from: its own entry, else the first inside it, else the one
@@ -129,6 +126,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
+        layout = self.layout
         return {
             "name": self.name,
             "seed": self.seed,
@@ -148,9 +146,11 @@ class Plan:
             "placements": {name: asdict(placement) for name, placement in self.placements.items()},
             "hardware": dict(self.hardware),
             "form": asdict(self.form),
-            "hosts": [asdict(row) for row in self.rows],
-            "spans": [asdict(span) for span in self.spans],
+            "layout": asdict(layout.picture()),
+            "ranks": [asdict(seat) for seat in layout.seats()],
+            "spans": [asdict(span) for span in layout.spans()],
             "findings": [{**asdict(finding), "origin": str(found.origin) if (found := self.source(finding.key)) else
                           None} for finding in self.findings],
+            "estimate": self.estimate.to_json() if self.estimate else None,
             "provenance": dict(self.provenance),
         }

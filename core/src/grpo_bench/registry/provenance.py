@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email import message_from_string
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,15 +35,15 @@ def distribution_lock(names: Iterable[str]) -> dict[str, Any]:
     other requirements, ``sources`` commit and state of the source trees that editable installs point to.
     """
     closure = _closure([CORE, *names])
-    ours = {name: found for name, found in closure.items() if name == CORE or CORE in _requirements(found)}
+    ours = {name: found for name, found in closure.items() if name == CORE or CORE in found.requires}
     return {
         "python": sys.version.split()[0],
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
-        "distributions": {name: {"version": found.version, "sha256": _content_hash(found)}
+        "distributions": {name: {"version": found.version, "sha256": _content_hash(found.distribution)}
                           for name, found in sorted(ours.items())},
         "libraries": {name: found.version for name, found in sorted(closure.items()) if name not in ours},
-        "sources": _source_trees(ours.values()),
+        "sources": _source_trees(found.distribution for found in ours.values()),
     }
 
 
@@ -56,24 +58,39 @@ def source_faults(lock: Mapping[str, Any]) -> list[str]:
             f"git does not say which commit source tree {folder} is" for folder in dirty_sources(lock)]
 
 
-def _closure(names: Iterable[str]) -> dict[str, Distribution]:
-    found: dict[str, Distribution] = {}
+@dataclass(frozen=True)
+class _Member:
+    """An installed distribution, with the names of what it requires without its extras."""
+
+    distribution: Distribution
+    version: str
+    requires: frozenset[str]
+
+
+def _closure(names: Iterable[str]) -> dict[str, _Member]:
+    found: dict[str, _Member] = {}
     waiting = [_normal(name) for name in names]
     while waiting:
         name = waiting.pop()
         if name in found:
             continue
         try:
-            found[name] = distribution(name)
+            found[name] = _member(distribution(name))
         except PackageNotFoundError:
             continue
-        waiting += _requirements(found[name])
+        waiting += found[name].requires
     return found
 
 
-def _requirements(found: Distribution) -> set[str]:
-    lines = [line for line in found.requires or [] if "extra ==" not in line]
-    return {_normal(match[1]) for line in lines if (match := _REQUIREMENT.match(line))}
+def _member(found: Distribution) -> _Member:
+    """What its metadata says. Each of ``found.version`` and ``found.requires`` would parse all of them, a long
+    description included, which for a hundred distributions takes longer than the rest of a plan."""
+    head = message_from_string((found.read_text("METADATA") or "").partition("\n\n")[0])
+    version, lines = head["Version"], head.get_all("Requires-Dist")
+    if version is None:  # installed in a way of earlier times
+        version, lines = found.version, found.requires
+    needed = [_REQUIREMENT.match(line) for line in lines or [] if "extra ==" not in line]
+    return _Member(found, version, frozenset(_normal(match[1]) for match in needed if match))
 
 
 def _normal(name: str) -> str:
@@ -129,7 +146,9 @@ def _editable_folder(found: Distribution) -> str | None:
 
 
 def _top_of(folder: str) -> str:
-    return (_git(folder, "rev-parse", "--show-toplevel") or folder).strip()
+    """The top of its source tree, where git keeps what it knows; the folder itself where there is no such thing."""
+    real = Path(folder).resolve()
+    return str(next((place for place in (real, *real.parents) if (place / ".git").exists()), folder))
 
 
 def _state(folder: str) -> dict[str, Any]:

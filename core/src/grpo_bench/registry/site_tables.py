@@ -16,6 +16,11 @@ Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$"
 Count = Annotated[int, Field(ge=0, le=2**24, strict=True)]
 Uri = Annotated[str, Field(pattern=r"^(https?|file)://\S+$", max_length=4096)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Mount = Annotated[str, Field(pattern=r"^/[^:,\x00\n]*:/[^:,\x00\n]*(:[a-z,]+)?$", max_length=4096)]
+Line = Annotated[str, Field(pattern=r"^[^\x00\n\r]+$", max_length=4096)]
+Word = Annotated[str, Field(pattern=r"^[^\s\x00]+$", max_length=256)]
+Option = Annotated[str, Field(pattern=r"^--?[A-Za-z][^\x00\n]*$", max_length=4096)]
+Value = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=65_536)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
 
 
@@ -121,18 +126,36 @@ class System(Settings):
 
 
 class Launch(Settings):
-    container: Text | None = None
-    """Image that jobs run in."""
+    container: Line | None = None
+    """Image that jobs run in: a reference, or the path of a squashfs or SIF file."""
     container_digest: Digest | None = None
     """Its digest, as ``sha256:`` and 64 hexadecimal digits."""
-    environment: dict[Variable, str] = {}
+    runtime: Literal["pyxis", "apptainer", "none"] = "none"
+    """What starts the container; none: jobs run on the hosts themselves."""
+    mounts: tuple[Mount, ...] = ()
+    """What is mounted into the container, each as ``host:container`` or ``host:container:ro``."""
+    environment: dict[Variable, Value] = {}
     """Environment variables of every process of a job."""
-    partition: Text | None = None
+    setup: tuple[Text, ...] = ()
+    """Lines of bash that a job begins with on its first host, such as those that put grpo-bench on PATH."""
+    partition: Word | None = None
     """Partition that jobs are submitted to."""
-    account: Text | None = None
+    account: Word | None = None
     """Account that they are charged to."""
-    mounts: tuple[Text, ...] = ()
-    """What is mounted into the container, each as ``host:container``."""
+    qos: Word | None = None
+    """Quality of service that they ask for."""
+    comment: Line | None = None
+    """Comment of a job, such as one that keeps a reaper of idle GPUs away."""
+    gres: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]*$", max_length=256)] = "gpu"
+    """What a node's GPUs are called in a request, without their number; empty: they are not asked for."""
+    minutes: Annotated[int, Field(ge=1, le=43_200, strict=True)] | None = None
+    """Wall time of a job."""
+    stop_s: Annotated[int, Field(ge=1, le=65_535, strict=True)] | None = None
+    """Seconds before its end at which a job is told to come to one; where it is not set, what an estimate asks for."""
+    object_store_gib: Annotated[float, Field(ge=0.08, le=65_536, allow_inf_nan=False)] = 8.0
+    """Shared memory of each node for what workers pass to each other, in GiB."""
+    arguments: tuple[Option, ...] = ()
+    """Further options of a submission, each as ``--name=value``."""
 
 
 class Tables(Settings):
