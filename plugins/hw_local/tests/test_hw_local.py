@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from grpo_bench.contract import Need, PluginContext
+from grpo_bench_hw_cluster import reproducible
 from grpo_bench_hw_local import LocalConfig, plugin
 from grpo_bench_hw_local import local as local_module
 from grpo_bench_hw_local.local import LocalHardware, create
-from grpo_bench_hw_local.machine import available_cores, cpu_quota, facts, memory_limit, reproducible
+from grpo_bench_hw_local.machine import available_cores, cpu_quota, facts, memory_limit
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -22,8 +23,10 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def hardware(monkeypatch: pytest.MonkeyPatch, cores: int, quota: float | None = None, **config: Any) -> LocalHardware:
-    monkeypatch.setattr(local_module, "facts", lambda: {"usable_cores": cores, "cpu_quota": quota})
+def hardware(monkeypatch: pytest.MonkeyPatch, cores: int, quota: float | None = None, gpus: int = 0,
+             **config: Any) -> LocalHardware:
+    has = {"gpus": gpus} if gpus else {}
+    monkeypatch.setattr(local_module, "facts", lambda: {"usable_cores": cores, "cpu_quota": quota, **has})
     return LocalHardware(LocalConfig(**config), deterministic=False)
 
 
@@ -88,6 +91,19 @@ def test_a_plugins_wish_comes_before_the_sections_number(monkeypatch: pytest.Mon
 def test_workers_are_told_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     place = hardware(monkeypatch, 4, threads=2).place({"trainer": Need(1)})["trainer"]
     assert (place.threads, place.env["OMP_NUM_THREADS"], place.env["TOKENIZERS_PARALLELISM"]) == (2, "2", "false")
+
+
+@pytest.mark.parametrize(("gpus", "trainer", "generator", "each"), [
+    (8, Need(4, 1), Need(1, 4), (1, 4)), (8, Need(4, 1), Need(2, 4), (0, 0)), (1, Need(1, 1), Need(1, 1), (0, 0)),
+    (0, Need(2, 1), Need(1, 1), (0, 0)), (4, Need(2), Need(2, 2), (0, 2)), (4, Need(2), Need(2), (0, 0))])
+def test_gpus_are_shared_out_where_there_are_enough(gpus: int, trainer: Need, generator: Need, each: tuple[int, int],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"trainer": trainer, "generator": generator, "rollout": Need(3)}
+    placed = hardware(monkeypatch, 2, gpus=gpus).place(needs)
+    assert (placed["trainer"].gpus, placed["generator"].gpus) == each
+    assert {role: place.workers for role, place in placed.items()} == {
+        "trainer": trainer.workers, "generator": generator.workers, "rollout": 3}
+    assert not any(place.nodes for place in placed.values()) and placed["rollout"].gpus == 0
 
 
 @pytest.mark.parametrize(("cpuinfo", "kernels"), [

@@ -33,17 +33,6 @@ def available_cores(machine: Mapping[str, Any]) -> int:
     return max(1, machine["usable_cores"] if quota is None else min(machine["usable_cores"], int(quota)))
 
 
-def reproducible(root: Path = Path("/")) -> dict[str, str]:
-    """Environment variables under which matrix products give a row the same bits whatever is computed beside it.
-
-    On Intel's processors torch multiplies with MKL, whose kernels for AVX-512 sum up a row by where it stands; its
-    strict reproducible mode (Intel's "Conditional Numerical Reproducibility") does not. It must be set before a
-    process multiplies for the first time. On other processors MKL would fall back to slow kernels."""
-    vendors = {line.partition(":")[2].strip() for line in _text(root / "proc/cpuinfo").splitlines()
-               if line.startswith("vendor_id")}
-    return {"MKL_CBWR": "AUTO,STRICT"} if vendors == {"GenuineIntel"} else {}
-
-
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """CPUs that the tightest control group around this process grants; None: no limit."""
     limits: list[float] = []
