@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from grpo_bench.contract import PolicyFacts
 from grpo_bench_gen_vllm import VllmGeneratorConfig
-from grpo_bench_gen_vllm.arguments import OWNED, engine_arguments
+from grpo_bench_gen_vllm.arguments import OWNED, engine_arguments, over_hosts
 
 POLICY = PolicyFacts(Path("/policies/qwen"), 65_536, 248_320)
 BENCHMARK: dict[str, Any] = {"workers": 24, "tensor_parallel": 8, "expert_parallel": True, "dtype": "bfloat16",
@@ -51,8 +51,13 @@ def test_a_cpu_never_takes_a_share_of_the_machine_for_its_cache(device: str, gib
 def test_one_process_needs_no_executor_of_its_own() -> None:
     assert arguments()["distributed_executor_backend"] == "uni"
     assert arguments(tensor_parallel=2)["distributed_executor_backend"] == "mp"
-    assert arguments(tensor_parallel=8, engine={"distributed_executor_backend": "ray"})[
-        "distributed_executor_backend"] == "ray"
+
+
+def test_hosts_of_an_engine_meet_at_the_first() -> None:
+    assert over_hosts(2, 1, "10.0.0.7:4000") == {"nnodes": 2, "node_rank": 1, "master_addr": "10.0.0.7",
+                                                "master_port": 4000}
+    assert over_hosts(3, 0, "fd00::7:4000")["master_addr"] == "fd00::7"
+    assert over_hosts(2, 1, "h:1").keys() <= OWNED.keys()
 
 
 def test_further_arguments_go_through_unchanged() -> None:
@@ -66,8 +71,7 @@ def test_what_the_plugin_sets_is_refused_in_the_table_with_its_key() -> None:
 
 
 def test_everything_that_is_set_is_owned_or_meant_to_be_overridden() -> None:
-    overridable = {"disable_log_stats", "enable_log_requests", "use_tqdm_on_load", "load_format",
-                   "distributed_executor_backend"}
+    overridable = {"disable_log_stats", "enable_log_requests", "use_tqdm_on_load", "load_format"}
     given = arguments(**BENCHMARK, sequences=4, kv_cache_gib=1)
     assert given.keys() - OWNED.keys() == overridable
 

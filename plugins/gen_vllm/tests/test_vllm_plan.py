@@ -115,7 +115,7 @@ def test_facts_of_engines_on_a_cpu(dense: Path) -> None:
     assert facts["memory_per_rank"] == {
         "weights": f"{weights:.1f} MiB",
         "kv_cache": f"512 MiB: {2**29 // token:,} tokens, {2**29 // token // 512:,} sequences of 512",
-        "refit": f"{4 * 128_000 / 2**20:.1f} MiB", "at most": f"{512 + weights:,.0f} MiB"}
+        "refit": f"{4 * (128_000 + 128_000 / 4) / 2**20:.1f} MiB", "at most": f"{512 + weights:,.0f} MiB"}
     assert facts["not_possible"].keys() == {"cuda_graphs", "moe_backend", "expert_parallel"}
 
 
@@ -133,6 +133,25 @@ def test_facts_of_the_benchmarks_layout(mixed: Path) -> None:
 def test_an_engine_needs_a_gpu_for_each_process() -> None:
     assert needs(VllmGeneratorConfig(**BENCHMARK)) == Need(24, 8)
     assert needs(VllmGeneratorConfig()) == Need(0, 1)
+
+
+def test_engines_over_several_hosts_say_so(mixed: Path) -> None:
+    hosts = tuple(f"n{number}" for number in range(48))
+    facts = describe(VllmGeneratorConfig(**BENCHMARK), site(mixed, GPUS, 65_536, workers=24, nodes=hosts, gpus=8))
+    assert facts["layout"].endswith("expert parallel 8, each on 2 hosts")
+
+
+@pytest.mark.parametrize(("inventory", "ranks", "hosts", "gpus", "message"), [
+    (GPUS, 8, 3, 8, "tensor_parallel = 8: an engine's processes do not go evenly over 3 hosts"),
+    (GPUS, 8, 2, 4, "an engine over 2 hosts has 8 processes and 4 GPUs of its own"),
+    (GPUS, 8, 2, 0, "an engine over 2 hosts has 8 processes and 0 GPUs of its own"),
+    (CPU, 4, 2, 4, "an engine of 4 processes over 2 hosts: on CPUs vLLM gives a host one of them"),
+])
+def test_engines_that_vllm_cannot_spread_over_hosts_are_refused(
+        dense: Path, inventory: Mapping[str, Any], ranks: int, hosts: int, gpus: int, message: str) -> None:
+    nodes = tuple(f"n{number}" for number in range(2 * hosts))
+    assert message in refusal({"tensor_parallel": ranks}, site(dense, inventory, nodes=nodes, gpus=gpus))
+    describe(VllmGeneratorConfig(tensor_parallel=2), site(dense, CPU, nodes=("a", "b", "c", "d")))
 
 
 def away(tensors: Mapping[str, tuple[int, ...]], **machine: Any) -> Site:
@@ -154,12 +173,31 @@ def test_without_checkpoint_and_environment_layout_and_memory_are_known() -> Non
     assert "memory_bytes" not in describe(VllmGeneratorConfig(), unknown)
 
 
-def test_what_does_not_fit_the_planned_gpus_is_missing() -> None:
-    with pytest.raises(Missing, match=r"key-value cache of a process \(0.0 MiB\) cannot hold one sequence") as caught:
-        describe(VllmGeneratorConfig(), away({"lm_head.weight": (2**20, 128)}, gpu_memory_bytes=2**28))
-    assert caught.value.facts["layout"].startswith("2 engines of 1 process")
-    with pytest.raises(Missing, match=r"a process takes 1,536 MiB for weights and caches; its GPU has 1,024 MiB"):
-        describe(VllmGeneratorConfig(kv_cache_gib=1.0), away({"lm_head.weight": (2**20, 128)}, gpu_memory_bytes=GIB))
+def test_new_weights_need_room_beside_the_old_ones(mixed: Path) -> None:
+    """Experts that are stored as one tensor of 8 GiB, and a 16th of a layer of 12 GiB, beside 90 % of 74.5 GiB."""
+    where = site(mixed, {**GPUS, "device": {**GPUS["device"], "memory": [80 * 10**9] * 16}}, 65_536)
+    settings: dict[str, Any] = {**BENCHMARK, "workers": 1, "kv_cache_gib": 2.0, "tensor_parallel": 16}
+    need = 8.0 + 12 / 16 + 512 * 4096 * 2 / GIB
+    found = describe(VllmGeneratorConfig(**settings), where)["memory_per_rank"]["refit"]
+    assert float(found.removesuffix(" MiB").replace(",", "")) / 1024 == pytest.approx(need, abs=0.01)
+    full = {key: value for key, value in settings.items() if key != "kv_cache_gib"}
+    with pytest.raises(Missing, match=r"a refit needs 8,9\d\d MiB beside weights and cache, which leave 7,629 MiB of"):
+        describe(VllmGeneratorConfig(**full), where)
+    describe(VllmGeneratorConfig(**full, gpu_memory_utilization=0.85), where)
+
+
+@pytest.mark.parametrize(("settings", "memory", "message"), [
+    ({}, 2**28, "a process has weights of 512 MiB, and gpu_memory_utilization = 0.9 lets it take 230 MiB of its GPU's"),
+    ({"kv_cache_gib": 1.0}, GIB, "a process takes 1,536 MiB for weights and caches; its GPU has 1,024 MiB"),
+    ({"kv_cache_gib": 1e-5}, GIB, "cannot hold one sequence of 512 tokens"),
+])
+def test_what_does_not_fit_the_planned_gpus_fits_nowhere(settings: dict[str, Any], memory: int, message: str) -> None:
+    where = away({"lm_head.weight": (2**20, 128)}, gpu_memory_bytes=memory)
+    with pytest.raises(PlanError, match=message) as caught:
+        describe(VllmGeneratorConfig(**settings), where)
+    assert not isinstance(caught.value, Missing)
+    with pytest.raises(PlanError, match=message):
+        describe(VllmGeneratorConfig(**settings), replace(where, inventory=CPU))
 
 
 def test_weights_are_broadcast_between_gpus_only() -> None:
@@ -282,7 +320,7 @@ def test_gpus_are_counted_on_one_machine_only(dense: Path) -> None:
 
 def test_weights_that_fill_a_gpu_leave_no_cache(mixed: Path) -> None:
     small = {**GPUS, "device": {**GPUS["device"], "memory": [80 * GIB] * 4}}
-    assert "the key-value cache of a process (0.0 MiB) cannot hold one sequence" in refusal(
+    assert "gpu_memory_utilization = 0.9 lets it take 73,728 MiB of its GPU's 81,920 MiB" in refusal(
         BENCHMARK, site(mixed, small, 65_536, nodes=("a",)))
 
 

@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from grpo_bench.contract import DeadlineExceeded, InputError, PluginError, RefitError, TensorSpec, Transfer
 from grpo_bench.steps import seals
 from grpo_bench_trainer_megatron import (
-    MegatronTrainerConfig, broadcast, cache, cache_note, checkpoints, hf_folder, sending,
+    MegatronTrainerConfig, broadcast, cache, cache_note, checkpoints, hf_folder, ranks, sending,
 )
+from grpo_bench_trainer_megatron.controller import local_numbers
 from grpo_bench_trainer_megatron.fields import Features, ddp_fields, model_fields, optimizer_fields, typed
 from grpo_bench_trainer_megatron.headers import tensors_of
 from grpo_bench_trainer_megatron.inventory import architectures, fields_of
@@ -65,6 +66,36 @@ def test_a_folder_is_written_in_shards_with_an_index(tmp_path: Path, monkeypatch
     assert torch.equal(load_file(folder / "model-00002-of-00003.safetensors")["w2"], torch.full((20,), 2.0))
     config = json.loads((folder / "config.json").read_text())
     assert config == {"torch_dtype": "float32", "text_config": {"dtype": "float32"}}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_write_the_folder_that_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    monkeypatch.setattr(hf_folder, "SHARD_BYTES", 40)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "tokenizer.json").write_text("{}")
+    wanted = specs(4, 6, 20, 1, 9, 10, 3)
+    folders = {}
+    for count in (1, ranks):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        writers = [hf_folder.HfFolder(folder, source, wanted, rank, count) for rank in range(count)]
+        for number, spec in enumerate(wanted):
+            for writer in writers:
+                writer.add(spec.name, torch.full(spec.shape, float(number)))
+        for writer in writers:
+            writer.close()
+        folders[count] = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(folders[1]) == 5 + 3 and folders[ranks] == folders[1]
+
+
+def test_a_shard_that_cannot_be_written_is_the_error_of_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    writer = hf_folder.HfFolder(tmp_path / "nowhere", tmp_path, specs(2))
+    writer.add("w0", torch.zeros(2))
+    with pytest.raises(Exception, match="No such file"):
+        writer.close()
 
 
 @dataclass
@@ -241,7 +272,7 @@ def test_weights_are_broadcast_to_all_members(tmp_path: Path) -> None:
     transfer = Transfer(1, broadcast.NAME, str(tmp_path), wanted, 2**20, 30.0, 2)
 
     def send() -> int:
-        sender = broadcast.Sender(transfer, lambda: False)
+        sender = broadcast.Sender(transfer, "127.0.0.1", lambda: False)
         count = sum(map(sender.put, weights))
         sender.finish()
         sender.close()
@@ -272,9 +303,35 @@ def _receive(transfer: Transfer, rank: int) -> list[torch.Tensor]:
     return got
 
 
+def test_a_store_is_named_by_the_address_that_others_use(tmp_path: Path) -> None:
+    store, address = ranks.open_store(1, "127.0.0.2", 5.0)
+    assert address == f"127.0.0.2:{store.port}"
+    transfer = Transfer(1, broadcast.NAME, str(tmp_path), specs(1), 2**20, 1.0, 1)
+    with pytest.raises(DeadlineExceeded):
+        broadcast.Sender(transfer, "127.0.0.2", lambda: False)
+    assert (tmp_path / broadcast.FILE).read_text().startswith("127.0.0.2:")
+
+
+def test_ranks_of_a_host_are_counted() -> None:
+    assert local_numbers((), 4) == (0, 1, 2, 3)
+    assert local_numbers(("a", "a", "b", "a", "b"), 5) == (0, 1, 0, 2, 1)
+
+
+def test_a_cache_that_a_rank_does_not_see_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gathered(seen: list[Any], mine: Any, group: Any) -> None:
+        seen[:] = [mine, (False, "n7")]
+
+    monkeypatch.setattr(cache, "_SHOWN_S", 0.2)
+    monkeypatch.setattr(distributed, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(distributed, "all_gather_object", gathered)
+    with pytest.raises(PluginError, match=f"rank 1 on n7 does not see {tmp_path}.*cache must be a folder that all"):
+        cache._check_shared(tmp_path, tmp_path / "home", None)
+    assert not cache._sees(tmp_path / "x")
+
+
 def test_a_broadcast_that_nobody_joins_ends(tmp_path: Path) -> None:
     transfer = Transfer(1, broadcast.NAME, str(tmp_path), specs(1), 2**20, 1.0, 1)
     with pytest.raises(DeadlineExceeded, match="members/1 did not come for weight version 1"):
-        broadcast.Sender(transfer, lambda: False)
+        broadcast.Sender(transfer, "127.0.0.1", lambda: False)
     with pytest.raises(RefitError, match="cancelled"):
-        broadcast.Sender(transfer, lambda: True)
+        broadcast.Sender(transfer, "127.0.0.1", lambda: True)

@@ -4,6 +4,8 @@ from grpo_bench.contract import Capabilities, Plugin, Role, WorkerEnv
 
 from .config import VllmGeneratorConfig
 
+_INVENTORY = "grpo_bench_gen_vllm.inventory:take"
+
 plugin = Plugin(
     name="vllm",
     role=Role.GENERATOR,
@@ -11,7 +13,8 @@ plugin = Plugin(
     config=VllmGeneratorConfig,
     factory="grpo_bench_gen_vllm.controller:make",
     client="grpo_bench_gen_vllm.client:make",
-    env=WorkerEnv(name="vllm", lock="grpo_bench_gen_vllm/env.toml", inventory="grpo_bench_gen_vllm.inventory:take"),
+    env=WorkerEnv(name="vllm", lock="grpo_bench_gen_vllm/env.toml", inventory=_INVENTORY),
+    envs=(WorkerEnv(name="vllm-cuda", lock="grpo_bench_gen_vllm/env_cuda.toml", inventory=_INVENTORY),),
     narrow="grpo_bench_gen_vllm.plan:narrow",
     describe="grpo_bench_gen_vllm.plan:describe",
     preflight="grpo_bench_gen_vllm.preflight:preflight",

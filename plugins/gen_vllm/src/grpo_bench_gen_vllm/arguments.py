@@ -2,8 +2,8 @@
 
 Every argument that decides what is computed is passed explicitly, also where vLLM's default is the same today: the
 distribution that a run samples from must not follow a default. What a key of the profile sets, ``engine`` may not set
-again; the rest of ``engine`` goes through unchanged and wins over the defaults that change no result: logging, the
-processes an engine is made of, and weights that are not read at start because the first refit brings them.
+again; the rest of ``engine`` goes through unchanged and wins over the defaults that change no result: logging, and
+weights that are not read at start because the first refit brings them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EXTENSION = "grpo_bench_gen_vllm.extension.Extension"
 
 _DRAWN = "log-probabilities are those of the sampled tokens under the distribution drawn from, as training needs them"
 _ONE_PIPELINE = "an engine is one pipeline stage of tensor_parallel processes; more engines are set by workers"
+_FOLLOWS = "it follows from tensor_parallel and the hosts that the hardware gives an engine"
 _NO_DRAFTS = "tokens are drawn from the policy alone: no speculative decoding"
 _IDS_ONLY = "engines see token ids only; policy.checkpoint and the gateway know tokenizer and chat template"
 _STAMPED = "every request carries all sampling parameters, from sampling and validation.sampling"
@@ -34,7 +35,9 @@ _STAMPED = "every request carries all sampling parameters, from sampling and val
 OWNED: Mapping[str, str] = {
     **dict.fromkeys(("model", "model_weights", "hf_config_path"), "set policy.checkpoint"),
     "max_model_len": "set policy.max_context", "seed": "set the run's seed",
-    "tensor_parallel_size": "set tensor_parallel", "enable_expert_parallel": "set expert_parallel",
+    "tensor_parallel_size": "set tensor_parallel",
+    **dict.fromkeys(("distributed_executor_backend", "nnodes", "node_rank", "master_addr", "master_port"), _FOLLOWS),
+    "enable_expert_parallel": "set expert_parallel",
     "dtype": "set dtype", "max_num_seqs": "set sequences", "max_num_batched_tokens": "set batched_tokens",
     "enable_chunked_prefill": "set batched_tokens: prompts above it are always chunked",
     "enable_prefix_caching": "set prefix_caching", "kv_cache_dtype": "set kv_cache_dtype",
@@ -50,10 +53,10 @@ OWNED: Mapping[str, str] = {
     **dict.fromkeys(("weight_transfer_config", "worker_cls", "worker_extension_cls"), "set refit.transport"),
     **dict.fromkeys(("speculative_config", "spec_method", "spec_model", "spec_tokens", "diffusion_config"), _NO_DRAFTS),
     **dict.fromkeys((
-        "pipeline_parallel_size", "nnodes", "node_rank", "master_addr", "master_port", "data_parallel_size",
-        "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local", "data_parallel_address",
-        "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb", "data_parallel_external_lb",
-        "data_parallel_multi_port_external_lb", "prefill_context_parallel_size", "decode_context_parallel_size",
+        "pipeline_parallel_size", "data_parallel_size", "data_parallel_rank", "data_parallel_start_rank",
+        "data_parallel_size_local", "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend",
+        "data_parallel_hybrid_lb", "data_parallel_external_lb", "data_parallel_multi_port_external_lb",
+        "prefill_context_parallel_size", "decode_context_parallel_size",
     ), _ONE_PIPELINE),
 }
 """Arguments that ``engine`` may not hold, each with what to do instead or why it is fixed."""
@@ -76,8 +79,8 @@ def engine_arguments(config: VllmGeneratorConfig, policy: PolicyFacts, *, backen
         "enable_log_requests": False,
         "use_tqdm_on_load": False,
         "load_format": "dummy",
-        "distributed_executor_backend": "uni" if config.tensor_parallel == 1 else "mp",
         **config.engine,
+        "distributed_executor_backend": "uni" if config.tensor_parallel == 1 else "mp",
         "model": str(policy.checkpoint),
         "skip_tokenizer_init": True,
         "max_model_len": policy.max_context,
@@ -108,6 +111,13 @@ def engine_arguments(config: VllmGeneratorConfig, policy: PolicyFacts, *, backen
     if cache_gib is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gib * GIB)
     return arguments
+
+
+def over_hosts(hosts: int, node: int, address: str) -> dict[str, Any]:
+    """Further arguments on the ``node``-th of an engine's hosts, the first being 0; the engine's processes meet at
+    ``address``, a ``host:port`` of that one."""
+    host, _, port = address.rpartition(":")
+    return {"nnodes": hosts, "node_rank": node, "master_addr": host, "master_port": int(port)}
 
 
 def _graphs(config: VllmGeneratorConfig) -> dict[str, Any]:

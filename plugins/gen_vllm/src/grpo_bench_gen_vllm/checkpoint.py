@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import PlanError, PolicyFacts
-
-_HEADER_MAX = 2**28
+from grpo_bench.steps import Head, head_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +69,13 @@ def _tensors(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     index = folder / "model.safetensors.index.json"
     names = sorted(set(_read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     for name in names:
-        for tensor, entry in _header(folder / name).items():
-            if tensor != "__metadata__":
-                yield tensor, tuple(entry["shape"])
+        for tensor, entry in _head(folder / name).tensors.items():
+            yield tensor, entry.shape
 
 
-def _header(path: Path) -> Mapping[str, Any]:
+def _head(path: Path) -> Head:
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _HEADER_MAX:
-                raise ValueError(f"its header would have {length} bytes")
-            return json.loads(file.read(length))
+        return head_of(path)
     except (OSError, ValueError) as error:
         raise PlanError(f"{path} is no safetensors file: {error}",
                         hint="policy.checkpoint must name a whole folder in HF form") from error

@@ -14,7 +14,7 @@ from typing import Any
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from . import cpu_faults
-from .updates import BACKEND
+from .process import BACKEND
 
 
 class Extension:

@@ -13,6 +13,7 @@ from grpo_bench.contract import PlanError, Placement, PolicyFacts, Site
 
 from .checkpoint import Model
 from .config import VllmGeneratorConfig
+from .hosts import Spread
 from .memory import Footprint
 
 MIB = 2**20
@@ -50,6 +51,18 @@ def _wrong_value(value: Any, argument: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=_SHOWN, cutoff=0.4)
     words = ", ".join(near or [str(choice) for choice in choices[:_SHOWN]])
     return f"nearest of its {len(choices)} values: {words}" if len(choices) > _SHOWN else f"it takes {words}"
+
+
+def check_hosts(config: VllmGeneratorConfig, spread: Spread, *, cuda: bool) -> None:
+    """An engine's processes must go evenly over its hosts, and vLLM tells from the GPUs that a process sees which
+    others are on its host. ``cuda``: that the engines' environment has GPUs is known."""
+    hosts, ranks, gpus = spread.hosts, config.tensor_parallel, spread.placement.gpus
+    if hosts > 1 and ranks % hosts:
+        raise PlanError(f"tensor_parallel = {ranks}: an engine's processes do not go evenly over {hosts} hosts",
+                        hint=f"a multiple of {hosts}, or another hardware setting")
+    if hosts > 1 and gpus != ranks and (gpus or cuda):
+        raise PlanError(f"an engine over {hosts} hosts has {ranks} processes and {gpus} GPUs of its own",
+                        hint="the hardware must give it a GPU for each process")
 
 
 def check_model(config: VllmGeneratorConfig, policy: PolicyFacts, model: Model, inventory: Mapping[str, Any]) -> None:
@@ -129,6 +142,10 @@ def lacking(config: VllmGeneratorConfig, model: Model | None, site: Site) -> Ite
     gpus = len(inventory["device"]["memory"]) if cuda else 0 if kind else site.machine.get("gpus", 0)
     if (cuda or _asks_for_gpus(config)) and not site.placement.nodes and wanted > gpus:
         yield _too_few(config, site.placement, gpus)
+    hosts = Spread.of(site.placement, config.workers or site.placement.workers).hosts
+    if kind == "cpu" and hosts not in (1, config.tensor_parallel):
+        yield (f"an engine of {config.tensor_parallel} processes over {hosts} hosts: on CPUs vLLM gives a host one of "
+               f"them (run where GPUs are, or set tensor_parallel = {hosts})")
     if inventory:
         yield from _refused(config, impossible(model, inventory))
 
@@ -177,18 +194,26 @@ def _too_few(config: VllmGeneratorConfig, placement: Placement, gpus: int) -> st
 
 def memory_lacking(config: VllmGeneratorConfig, policy: PolicyFacts, need: Footprint, placement: Placement,
                    device: Mapping[str, Any]) -> Iterator[str]:
-    """Where weights and cache do not fit ``device``, or the cache cannot hold one whole sequence."""
+    """Where weights and cache do not fit ``device``, new weights do not fit beside them, or the cache cannot hold one
+    whole sequence."""
     ranks, engines = config.tensor_parallel, config.workers or placement.workers
     whole, cuda = need.token * policy.max_context + need.sequence, device["type"] == "cuda"
-    if need.cache < whole:
-        yield (f"the key-value cache of a process ({size(max(0, need.cache))}) cannot hold one sequence of "
+    if need.cache < 0:
+        yield (f"a process has weights of {size(need.weights)}, and gpu_memory_utilization = "
+               f"{config.gpu_memory_utilization:g} lets it take {size(need.total)} of its GPU's "
+               f"{size(min(device['memory']))} (raise tensor_parallel)")
+    elif need.cache < whole:
+        yield (f"the key-value cache of a process ({size(need.cache)}) cannot hold one sequence of "
                f"{policy.max_context:,} tokens ({size(whole)}) (raise kv_cache_gib, gpu_memory_utilization or "
                "tensor_parallel, or lower max_context)")
-    total = need.total if cuda else ranks * engines * need.total
-    if total > min(device["memory"]) and not (placement.nodes and not cuda):
+    total, room = need.total if cuda else ranks * engines * need.total, min(device["memory"])
+    if total > room and not (placement.nodes and not cuda):
         takers = "a process takes" if cuda else f"{counted(engines, ranks)} take"
         yield (f"{takers} {size(total)} for weights and caches; {'its GPU' if cuda else 'this machine'} has "
-               f"{size(min(device['memory']))} (lower workers or kv_cache_gib, or raise tensor_parallel)")
+               f"{size(room)} (lower workers or kv_cache_gib, or raise tensor_parallel)")
+    elif cuda and total + need.refit > room:
+        yield (f"a refit needs {size(need.refit)} beside weights and cache, which leave {size(room - total)} of "
+               f"{size(room)} (lower gpu_memory_utilization or kv_cache_gib)")
 
 
 def counted(engines: int, ranks: int) -> str:

@@ -7,6 +7,8 @@ processes, and keeps norms and routers whole in each.
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,20 +22,22 @@ ASSUMED = (
     "repeated where they have fewer heads than there are processes",
     "cache: what gpu_memory_utilization leaves beside the weights, unless kv_cache_gib says it; vLLM gives its "
     "activations and graphs their part of that first",
-    "refit: the largest tensor whole, out of what gpu_memory_utilization leaves free",
+    "refit: the largest tensor whole, and the process's part of the layer in the making, out of what "
+    "gpu_memory_utilization leaves free",
 )
 """What the estimate goes by, for people."""
 _ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STATE_ITEM = 4
 """Bytes of a number of a linear layer's state, which is kept in float32."""
 _WHOLE = (".mlp.gate.weight", ".shared_expert_gate.weight")
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _KEYS_AND_VALUES = (".k_proj.weight", ".v_proj.weight", ".k_proj.bias", ".v_proj.bias")
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes of one process. ``token`` is one cached token, ``sequence`` what a sequence takes besides its tokens,
-    ``refit`` the largest tensor that comes in at once."""
+    ``refit`` what is there at once while new weights come in."""
 
     weights: int
     cache: int
@@ -60,9 +64,18 @@ def footprint(config: VllmGeneratorConfig, model: Model, device: Mapping[str, An
     full_layers = model.layers - model.linear_layers
     kv_heads = max(1, model.kv_heads // config.tensor_parallel)
     token = math.ceil(full_layers * 2 * kv_heads * model.head_dim * _cache_item(config))
-    largest = max((math.prod(shape) for name, shape in model.tensors.items() if not _unused(name)), default=0)
-    return Footprint(weights, _cache(config, weights, device), token, _state(config, model),
-                     largest * _ITEM[config.dtype])
+    return Footprint(weights, _cache(config, weights, device), token, _state(config, model), _refit(config, model))
+
+
+def _refit(config: VllmGeneratorConfig, model: Model) -> int:
+    """The largest tensor as it comes in, and the largest layer, which is made anew beside the one that is there."""
+    largest, layers = 0, defaultdict[str, int](int)
+    for name, shape in model.tensors.items():
+        if not _unused(name):
+            largest = max(largest, math.prod(shape))
+            layer = _LAYER.search(name)
+            layers[layer[1] if layer else name] += _share(name, shape, model, config.tensor_parallel)
+    return (largest + max(layers.values(), default=0)) * _ITEM[config.dtype]
 
 
 def _share(name: str, shape: tuple[int, ...], model: Model, ranks: int) -> int:

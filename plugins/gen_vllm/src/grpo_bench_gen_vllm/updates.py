@@ -17,8 +17,6 @@ from grpo_bench.steps.transport import NAME, receive_chunks
 
 from .process import Process
 
-BACKEND = "grpo_bench"
-"""The name of our weight-transfer backend in vLLM."""
 BROADCAST = "broadcast"
 _STORE = "store"
 _POLL_S = 0.01

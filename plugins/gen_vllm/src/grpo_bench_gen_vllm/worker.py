@@ -27,11 +27,9 @@ from grpo_bench.contract import (
     WorkerLost,
 )
 
-from .arguments import engine_arguments
-from .config import VllmGeneratorConfig
 from .process import Process, prepare
 from .sampling import distribution, parameters, scoring, to_sample, to_scores
-from .updates import BACKEND, Updates
+from .updates import Updates
 
 _NOTHING = Sample(np.zeros(0, np.int32), np.zeros(0, np.float32), FinishReason.ABORT, ())
 
@@ -218,14 +216,9 @@ class EngineWorker:
 
 async def make(context: WorkerContext) -> EngineWorker:
     """The group's target."""
-    config = context.config
-    settings = VllmGeneratorConfig(**config["settings"])
-    prepare(context.rendezvous, compiled=settings.cuda_graphs != "off")
-    from vllm.platforms import current_platform
-
-    arguments = engine_arguments(settings, config["policy"], device=current_platform.device_type,
-                                 seed=config["seed"] % 2**31, backend=BACKEND)
-    process = Process.start(arguments)
+    config, arguments = context.config, prepare(context)
+    followers = [await context.connect(address) for address in config["followers"][context.rank]]
+    process = await Process.start(arguments, context.host, followers)
     if config["temperature"] != 1.0:
         await process.rpc("grpo_bench_score_prompts_at", config["temperature"])
     await process.call(process.engine.get_supported_tasks())  # what vLLM would ask at the first request

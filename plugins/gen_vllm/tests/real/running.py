@@ -45,7 +45,8 @@ T = TypeVar("T")
 class Running:
     """A started generator; ``play`` runs a coroutine on its event loop."""
 
-    def __init__(self, folder: Path, python: str, workers: int, tensor_parallel: int = 1) -> None:
+    def __init__(self, folder: Path, python: str, workers: int, tensor_parallel: int = 1,
+                 nodes: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._runner = asyncio.Runner()
         self._transfers = 0
@@ -55,8 +56,9 @@ class Running:
         self.fabric = LocalFabric(folder, clock, log, grace_s=10.0)
         self.generator = make(PluginContext(
             config=VllmGeneratorConfig(workers=workers, tensor_parallel=tensor_parallel, kv_cache_gib=0.1),
-            fabric=self.fabric, placement=Placement(), run_folder=folder, policy=PolicyFacts(BASE, CONTEXT, 768),
-            seed=3, deterministic=False, clock=clock, logger=log, interpreter=python,
+            fabric=self.fabric, placement=Placement(nodes=nodes), run_folder=folder,
+            policy=PolicyFacts(BASE, CONTEXT, 768), seed=3, deterministic=False, clock=clock, logger=log,
+            interpreter=python,
             shared={"sampling": {Purpose.TRAIN: SAMPLING}, "limits": LimitSettings(), "transport": "safetensors"}))
         self.client: Any = None
 

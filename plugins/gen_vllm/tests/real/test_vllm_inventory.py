@@ -24,7 +24,7 @@ BENCHMARK = VllmGeneratorConfig(
     prefix_caching=True, kv_cache_dtype="auto", gpu_memory_utilization=0.8, cuda_graphs="full_and_piecewise",
     moe_backend="triton", performance_mode="throughput",
     engine={"async_scheduling": True, "attention_backend": "FLASH_ATTN", "all2all_backend": "allgather_reducescatter",
-            "distributed_executor_backend": "ray", "disable_custom_all_reduce": True, "gdn_prefill_backend": "triton"})
+            "disable_custom_all_reduce": True, "gdn_prefill_backend": "triton"})
 POLICY = PolicyFacts(Path("/policies/qwen"), 65_536, 248_320)
 
 _CONSTRUCT = """

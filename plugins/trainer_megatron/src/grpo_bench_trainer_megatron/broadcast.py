@@ -17,7 +17,6 @@ What both sides keep to:
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -33,12 +32,12 @@ _LOOK = timedelta(seconds=1)
 
 
 class Sender:
-    """Rank 0 of the group, for one transfer; made when all members have come. ``given_up`` is asked now and then."""
+    """Rank 0 of the group, for one transfer; made when all members have come. ``host`` is where they reach this one,
+    ``given_up`` is asked now and then."""
 
-    def __init__(self, transfer: Transfer, given_up: Callable[[], bool]) -> None:
+    def __init__(self, transfer: Transfer, host: str, given_up: Callable[[], bool]) -> None:
         self._transfer, self._given_up = transfer, given_up
         self._timeout = timedelta(seconds=transfer.deadline_s)
-        host = _host()
         self._store = dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False, timeout=self._timeout)
         _publish(Path(transfer.rendezvous) / FILE, f"{host}:{self._store.port}")
         self._await("members/1")
@@ -88,16 +87,6 @@ def _group(store: Any, world: int, timeout: timedelta) -> Any:
         options._timeout = timeout
         return dist.ProcessGroupNCCL(store, 0, world, options)
     return dist.ProcessGroupGloo(store, 0, world, timeout)
-
-
-def _host() -> str:
-    """This machine's name, which others may know by another address than it does; the loopback where it is unknown."""
-    name = socket.gethostname()
-    try:
-        socket.gethostbyname(name)
-    except OSError:
-        return "127.0.0.1"
-    return name
 
 
 def _publish(path: Path, text: str) -> None:

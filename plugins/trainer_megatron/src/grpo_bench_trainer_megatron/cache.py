@@ -4,7 +4,8 @@
 Each checkpoint has a folder of its own below the cache folder (:mod:`.cache_note`). It holds the weights in torch_dist
 form, which any layout can read, and a note of whose they are. What is missing is made at first use: under a temporary
 name, renamed when whole, while a lock on a file beside it makes other runs wait. One that another stack made, or whose
-files have changed, is refused and never replaced, since a run that is under way may read it.
+files have changed, is refused and never replaced, since a run that is under way may read it. Ranks on several hosts
+need a cache that all of these share.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +29,7 @@ from .cache_note import WEIGHTS, fingerprint, folder_of, place_of, refused, seal
 from .checkpoints import read, versions, write
 
 _PATIENCE = timedelta(days=7)
+_SHOWN_S, _LOOK_S = 10.0, 0.2
 
 
 def load(bridge: Any, chunks: Sequence[Any], checkpoint: Path, cache: str, dtype: str) -> None:
@@ -41,6 +45,7 @@ def load(bridge: Any, chunks: Sequence[Any], checkpoint: Path, cache: str, dtype
         if isinstance(answer[0], PluginError):
             raise answer[0]
         place, ready, temporary = answer[0]
+        _check_shared(place if ready else temporary, home, group)
         if not ready:
             bridge.load_hf_weights(list(chunks))
             write(temporary / WEIGHTS, chunks)
@@ -52,6 +57,25 @@ def load(bridge: Any, chunks: Sequence[Any], checkpoint: Path, cache: str, dtype
         read(place / WEIGHTS, chunks)
     dist.barrier(group=group)
     dist.destroy_process_group(group)
+
+
+def _check_shared(folder: Path, home: Path, group: Any) -> None:
+    """PluginError on all ranks where one of them does not see a folder that rank 0 made or found."""
+    seen: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(seen, (_sees(folder), socket.gethostname()), group=group)
+    for rank, (sees, host) in enumerate(seen):
+        if not sees:
+            raise PluginError(f"rank {rank} on {host} does not see {folder}, which rank 0 does",
+                              hint=f"trainer.cache must be a folder that all hosts share; {home} is not")
+
+
+def _sees(folder: Path) -> bool:
+    """Whether a folder is there, which a shared file system may show to other hosts a moment later."""
+    for _ in range(int(_SHOWN_S / _LOOK_S)):
+        if folder.is_dir():
+            return True
+        threading.Event().wait(_LOOK_S)
+    return folder.is_dir()
 
 
 @contextmanager

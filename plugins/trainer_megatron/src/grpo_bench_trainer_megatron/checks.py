@@ -205,7 +205,8 @@ def check_waits(config: MegatronTrainerConfig, site: Site) -> None:
 
 
 def memory_lacking(config: MegatronTrainerConfig, memory: Memory, site: Site) -> Iterator[str]:
-    """Where a rank does not fit its GPU, the one that is planned with; on a CPU all ranks of a machine together."""
+    """Where a rank does not fit its GPU, on a CPU all ranks of a machine together; PlanError where the GPU is the one
+    that the hardware plans with, since it fits nowhere then."""
     planned = site.machine.get("gpu_memory_bytes", 0) if site.placement.nodes else 0
     device = site.inventory.get("device") or {"type": "cuda", "memory": ()}
     room = planned or min(device["memory"], default=None)
@@ -213,11 +214,15 @@ def memory_lacking(config: MegatronTrainerConfig, memory: Memory, site: Site) ->
         return
     on_gpu, hosts = bool(planned) or device["type"] == "cuda", max(1, len(set(site.placement.nodes)))
     need = memory.total if on_gpu else memory.total * -(-config.workers // hosts)
-    if need > room:
-        parts = ", ".join(f"{name} {count}" for name, count in memory.shown().items() if name != "at most")
-        yield (f"a {'rank' if on_gpu else 'machine'} needs {size(need)} and has {size(room)}: {parts}"
-               f"{'' if on_gpu else ' for each rank'} (spread the policy over more ranks, set trainer.recompute, or "
-               "lower trainer.batch_tokens)")
+    if need <= room:
+        return
+    parts = ", ".join(f"{name} {count}" for name, count in memory.shown().items() if name != "at most")
+    short = (f"a {'rank' if on_gpu else 'machine'} needs {size(need)} and has {size(room)}: {parts}"
+             f"{'' if on_gpu else ' for each rank'}")
+    instead = "spread the policy over more ranks, set trainer.recompute, or lower trainer.batch_tokens"
+    if planned:
+        raise PlanError(short, hint=instead)
+    yield f"{short} ({instead})"
 
 
 def _divides(number: int, by: int, what: str, words: str, hint: str = "") -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -35,12 +36,13 @@ class MegatronTrainer:
         sampling: Mapping[Purpose, Sampling] = context.shared["sampling"]
         plain = {"plugin": self._config.model_dump(mode="json"), "loss": loss.model_dump(),
                  "threads": context.placement.threads, "checkpoint": str(context.policy.checkpoint),
-                 "temperature": sampling[Purpose.TRAIN].temperature}
+                 "temperature": sampling[Purpose.TRAIN].temperature,
+                 "local": local_numbers(context.placement.nodes, self._config.workers)}
         placement = replace(context.placement, workers=self._config.workers)
         self._started = await context.fabric.start_group(GroupSpec(
             name="trainer", target=_TARGET, config=plain, placement=placement, interpreter=context.interpreter,
             start_deadline_s=limits.start_s))
-        address = await self._started.call(0, "listen", len(set(placement.nodes)) <= 1)
+        address = await self._started.call(0, "listen", deadline_s=limits.start_s)
         self._tensors, *_ = await self._started.call_all("join", address, deadline_s=limits.start_s)
 
     @property
@@ -92,6 +94,16 @@ class MegatronTrainer:
         started, self._started = self._started, None
         if started is not None:
             await started.close()
+
+
+def local_numbers(nodes: Sequence[str], ranks: int) -> tuple[int, ...]:
+    """Of each rank, how many of lower number are on its host. ``nodes`` are the hosts of all, empty where it is one."""
+    seen: Counter[str] = Counter()
+    found = []
+    for node in nodes or [""] * ranks:
+        found.append(seen[node])
+        seen[node] += 1
+    return tuple(found)
 
 
 def make(context: PluginContext) -> MegatronTrainer:

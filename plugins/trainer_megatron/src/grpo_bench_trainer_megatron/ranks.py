@@ -1,15 +1,13 @@
 """How ranks find each other, and who computes what.
 
-Rank 0 opens a store on a free port; every rank is told its address, so nothing is read from environment variables.
-Collectives go through NCCL where CUDA is there, else through gloo.
+Rank 0 opens a store on a free port of its host; every rank is told its address, so of environment variables only those
+are read that say which interfaces to use. Collectives go through NCCL where CUDA is there, else through gloo.
 """
 
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,9 +16,10 @@ from typing import Any
 import torch
 from torch import distributed
 
+from grpo_bench.network import use_interface_of
+
 from .config import MegatronTrainerConfig
 
-LOOPBACK = "127.0.0.1"
 _SEED = 1
 """Of Megatron's tracker of random states; without dropout nothing is drawn from it."""
 
@@ -41,27 +40,36 @@ class Place:
     device: torch.device
 
 
-def open_store(ranks: int, alone: bool, wait_s: float) -> tuple[distributed.TCPStore, str]:
-    """The store of rank 0 and its address. ``alone``: all ranks are on this machine."""
-    host = LOOPBACK if alone else socket.gethostname()
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where a rank meets the others: the ``address`` of the store, its own ``host``'s, and how many ranks of lower
+    number that host has."""
+
+    address: str
+    host: str
+    local: int
+
+
+def open_store(ranks: int, host: str, wait_s: float) -> tuple[distributed.TCPStore, str]:
+    """The store of rank 0 and its address, at ``host``, where the others reach this one."""
     store = distributed.TCPStore(host, 0, ranks, is_master=True, wait_for_workers=False,
                                  timeout=timedelta(seconds=wait_s))
     return store, f"{host}:{store.port}"
 
 
-def join(config: MegatronTrainerConfig, address: str, rank: int, ranks: int,
+def join(config: MegatronTrainerConfig, meeting: Meeting, rank: int, ranks: int,
          store: distributed.TCPStore | None) -> Place:
     """Meet the others and divide the world into Megatron's groups."""
     from megatron.core import parallel_state as groups
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     wait = timedelta(seconds=config.collective_s)
-    host, _, port = address.rpartition(":")
+    host, _, port = meeting.address.rpartition(":")
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    elif host == LOOPBACK:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        # A rank that is given a GPU of its own sees that one only; otherwise those of a host are shared out.
+        torch.cuda.set_device(meeting.local % torch.cuda.device_count())
+    use_interface_of(meeting.host)
     if store is None:
         store = distributed.TCPStore(host, int(port), ranks, is_master=False, timeout=wait)
     distributed.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=ranks, timeout=wait)

@@ -41,10 +41,11 @@ _PATIENCE = timedelta(days=7)
 
 
 class Exporter:
-    """Made on all ranks at once; so are all calls. ``policy`` has Bridge, the model's chunks and the provider."""
+    """Made on all ranks at once; so are all calls. ``policy`` has Bridge, the model's chunks and the provider; ``host``
+    is where engines reach this rank's."""
 
-    def __init__(self, policy: Any, checkpoint: Path) -> None:
-        self._policy, self._checkpoint = policy, checkpoint
+    def __init__(self, policy: Any, checkpoint: Path, host: str) -> None:
+        self._policy, self._checkpoint, self._host = policy, checkpoint, host
         self._rank = dist.get_rank()
         self._control: Any = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._tied = bool(policy.provider.share_embeddings_and_output_weights)
@@ -78,13 +79,11 @@ class Exporter:
         return whole.hexdigest()
 
     def save_hf(self, folder: Path) -> None:
-        """Write an HF folder; rank 0 writes."""
-        writer = HfFolder(folder, self._checkpoint, self.specs) if self._rank == 0 else None
+        """Write an HF folder that all ranks see; done when every rank has its shards on the disk."""
+        writer = HfFolder(folder, self._checkpoint, self.specs, self._rank, dist.get_world_size())
         for name, weight in self._weights():
-            if writer is not None:
-                writer.add(name, weight)
-        if writer is not None:
-            writer.close()
+            writer.add(name, weight)
+        writer.close()
         dist.barrier(group=self._control)
 
     @torch.no_grad()
@@ -107,7 +106,7 @@ class Exporter:
             source.end()
 
     def _broadcast(self, transfer: Transfer, source: _Pulled, given_up: threading.Event) -> int:
-        sender = broadcast.Sender(transfer, given_up.is_set)
+        sender = broadcast.Sender(transfer, self._host, given_up.is_set)
         try:
             count = sum(sender.put(source.take(spec)) for spec in transfer.tensors)
             sender.finish()

@@ -41,18 +41,19 @@ class TrainerWorker:
         self._temperature: float = config["temperature"]
         self._checkpoint = Path(config["checkpoint"])
         self._rank, self._ranks, self._clock = context.rank, context.size, context.clock
+        self._host, self._local = context.host, config["local"][context.rank]
         self._thread = ThreadPoolExecutor(1, "compute")
         self._joined = False
         self._held: TrainBatch | None = None
         self._store: Any = None
         self._reference: Any = None
 
-    async def listen(self, alone: bool) -> str:
-        """Of rank 0: where the others find it. ``alone``: the group has one machine."""
+    async def listen(self) -> str:
+        """Of rank 0: where the others find it."""
         from . import ranks
 
         self._store, address = await self._compute(
-            lambda: ranks.open_store(self._ranks, alone, self._config.collective_s))
+            lambda: ranks.open_store(self._ranks, self._host, self._config.collective_s))
         return address
 
     async def join(self, address: str) -> tuple[TensorSpec, ...]:
@@ -112,12 +113,13 @@ class TrainerWorker:
         from . import policy, ranks, sending, update
         from .fields import Features
 
-        self._place = ranks.join(self._config, address, self._rank, self._ranks, self._store)
+        meeting = ranks.Meeting(address, self._host, self._local)
+        self._place = ranks.join(self._config, meeting, self._rank, self._ranks, self._store)
         self._joined = True
         self._features = Features.here()
         self._policy = policy.trained(self._config, self._features, self._checkpoint, self._fill)
         self._computation = update.Computation(self._config, self._loss, self._temperature, self._place)
-        self._exporter = sending.Exporter(self._policy, self._checkpoint)
+        self._exporter = sending.Exporter(self._policy, self._checkpoint, self._host)
         return self._exporter.specs
 
     def _batch(self) -> TrainBatch:
