@@ -86,6 +86,7 @@ WRONG = [  # the role, what is wrong, the demand that it must fail, and what tha
     ("hardware", "knows_better", "test_wanted_numbers_are_kept", "{'generator': 1} != {'generator': 2}"),
     ("hardware", "odd_facts", "test_facts_are_json", "type set is not JSON serializable"),
     ("ruleset", "raises", "test_unusual_profiles_are_findings", "only one step"),
+    ("ruleset", "backwards", "test_a_pace_is_least_and_most", "assert False"),
     ("ruleset", "numbers", "test_the_schedule_answers_for_every_step", "assert False"),
     ("ruleset", "contrary", "test_more_is_never_worse", "At index 0 diff: True != False"),
     ("ruleset", "timed", "test_findings_are_json", "'NoneType' object has no attribute 'monotonic'"),

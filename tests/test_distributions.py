@@ -38,7 +38,7 @@ def imported(folder: Path) -> Iterator[str]:
 
 def locked(folder: Path) -> set[str]:
     """What the environment of its workers has: modules are named like a distribution, or like its first word."""
-    steps = [step for file in (folder / "src").rglob("env.toml") for step in tomllib.loads(file.read_text())["steps"]]
+    steps = [step for file in (folder / "src").rglob("env*.toml") for step in tomllib.loads(file.read_text())["steps"]]
     names = [pin.partition("==")[0].replace("-", "_") for step in steps for pin in step["packages"]]
     return {*names, *(name.partition("_")[0] for name in names)}
 

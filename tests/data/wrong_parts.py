@@ -17,7 +17,7 @@ import numpy as np
 from grpo_bench_mock import learner, machine, rules, sampler, solver, world
 
 from grpo_bench.contract import (
-    End, Event, Finding, LaunchForm, Need, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
+    End, Event, Finding, LaunchForm, Need, Pace, Placement, Plugin, Role, Sample, Score, Settings, Task, hookimpl,
 )
 from grpo_bench.steps.transport import receive_tensors
 
@@ -362,7 +362,12 @@ class WrongRuleset(rules.MockRuleset):
         return super().check_run(folder, events)
 
 
-ruleset = replace(descriptor("ruleset", RulesetConfig),
+def pace(profile: Any) -> Pace:
+    step = (2.0, 1.0) if profile["ruleset"]["wrong"] == "backwards" else (1.0, 2.0)
+    return Pace((0.0, 0.0), (1.0, 1.0), step, (0.0, 0.0), (0.0, 0.0), 0.0, "nowhere")
+
+
+ruleset = replace(descriptor("ruleset", RulesetConfig), pace="wrong_parts:pace",
                   known_failures={"test_checking_changes_nothing": "for show"})
 
 

@@ -279,7 +279,7 @@ def test_a_checkpoint_is_checked_shard_by_shard(place: Place) -> None:
     spoil: list[tuple[str, Callable[[bytes], bytes], str]] = [
         ("m-1.safetensors", lambda old: old[:-1], "m-1.safetensors: "),
         ("m-1.safetensors", lambda old: old + b"x", "bytes, should be"),
-        ("m-1.safetensors", lambda old: b"", "no header"), ("m-1.safetensors", lambda old: b"\xff" * 20, "no header"),
+        ("m-1.safetensors", lambda old: b"", "no head"), ("m-1.safetensors", lambda old: b"\xff" * 20, "no head"),
         ("m-1.safetensors", lambda old: shard({"c": 3}), "2 tensors are not as in the index: a, c"),
         ("m-1.safetensors", lambda old: shard({"a": 5}), "tensors have 9 bytes, and the index says 7"),
         ("model.safetensors.index.json", lambda old: b"{}", "cannot be read: lacks 'weight_map'"),

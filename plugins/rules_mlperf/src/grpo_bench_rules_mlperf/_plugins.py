@@ -10,6 +10,7 @@ ruleset = Plugin(
     name="mlperf-training-6.1", role=Role.RULESET, summary="MLPerf Training 6.1, benchmark qwen35_397b_grpo",
     config=RulesetConfig, factory="grpo_bench_rules_mlperf.judge:create",
     judge="grpo_bench_rules_mlperf.judged:judge_path", preflight="grpo_bench_rules_mlperf.preflight:preflight",
+    pace="grpo_bench_rules_mlperf.pace:pace",
 )
 
 observer = Plugin(

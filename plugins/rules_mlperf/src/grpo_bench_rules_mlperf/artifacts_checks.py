@@ -8,19 +8,16 @@ policy's contents is the manifest that came with it, or the hub's revision.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from grpo_bench.contract import FileDigests, Finding
+from grpo_bench.steps import head_of
 
 from .artifacts_known import ARCHITECTURES, Artifact, Identity, Kind
 from .training_6_1 import RULES
 
 INDEX = "model.safetensors.index.json"
-HEADER_AT_MOST = 2**27
-"""Bytes of a shard's header; far above what any has."""
 _MAGIC, _MAGIC_AT, _ARCH_AT = b"SIF_MAGIC\0", 32, 45
 _NAMED = 5
 
@@ -110,17 +107,11 @@ def _rows(file: Path) -> int:
 
 def _shard(file: Path, tensors: set[str]) -> int:
     """Bytes of its tensors; ValueError where it is not as its header or the index says."""
-    with file.open("rb") as opened:
-        total = os.fstat(opened.fileno()).st_size
-        length = int.from_bytes(opened.read(8), "little")
-        if total < 8 or not 0 < length <= min(HEADER_AT_MOST, total - 8):
-            raise ValueError("no header")
-        header: Any = json.loads(opened.read(length))
-    found = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
-    end = max((offsets[1] for offsets in found.values()), default=0)
-    if total != 8 + length + end:
-        raise ValueError(f"{total:,} bytes, should be {8 + length + end:,}")
-    if other := sorted(tensors ^ found.keys()):
+    head, total = head_of(file), file.stat().st_size
+    end = max((entry.stop for entry in head.tensors.values()), default=0)
+    if total != head.data + end:
+        raise ValueError(f"{total:,} bytes, should be {head.data + end:,}")
+    if other := sorted(tensors ^ head.tensors.keys()):
         raise ValueError(f"{len(other)} tensors are not as in the index: {_some(other)}")
     return end
 
