@@ -2,7 +2,7 @@
 #
 #   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
 #   make test [ARGS="-k journal"]                 all tests that one environment can run
-#   make test-real [ARGS=...]                     those that need vLLM, Megatron, OpenHands or sandboxes
+#   make test-real [ARGS=...]                     those that need vLLM, Megatron, OpenHands, sandboxes, Slurm
 #   make lint                                     style, types, import rules
 #   make bench [ARGS=...]                         speed, as ratios within one run
 #   make setup                                    only set up: .venv/bin/grpo-bench
@@ -11,21 +11,24 @@
 #
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
 # ENVIRONMENTS are those that test-real builds (docs/environments.md): they stay in the user's cache, 7 GB together. TOOLS
-# are the programs it needs, each with the package that brings it: where one is missing, apt installs it for root.
+# are the programs it needs, each with the package that brings it: where one is missing, apt installs it for root. What needs
+# ROOT_TOOLS needs root itself, and is left out for others. Nothing is byte-compiled before it is imported, which most of it never
+# is (to pip, PIP_NO_COMPILE=0 means yes): that would take minutes.
 
 PYTHON ?= python3
 PROFILE ?= laptop
 ARGS ?=
 TORCH_INDEX ?=
 ENVIRONMENTS ?= megatron vllm openhands
-TOOLS := bwrap:bubblewrap tmux:tmux git:git
+ROOT_TOOLS := slurmctld:slurm-wlm munged:munge ip:iproute2
+TOOLS := bwrap:bubblewrap tmux:tmux git:git $(if $(filter 0,$(shell id -u)),$(ROOT_TOOLS))
 
 VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-PIP_INSTALL := $(PIP) install -qq --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP_INSTALL := $(PIP) install -qq --no-compile --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-real tools lint bench check clean
@@ -42,7 +45,7 @@ test: setup
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-real: setup tools
-	@$(BIN)/grpo-bench env build $(ENVIRONMENTS) $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	@PIP_NO_COMPILE=0 $(BIN)/grpo-bench env build $(ENVIRONMENTS) $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
 	@$(BIN)/grpo-bench tasks build --set swe
 	@$(BIN)/python -m pytest --real -m real $(ARGS)
 
@@ -54,7 +57,7 @@ tools:
 	if [ -z "$$packages" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing$$packages"; \
-	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$packages >/dev/null; \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$packages >/dev/null; \
 	else \
 	    echo "test-real needs$$packages; on Debian or Ubuntu: apt install$$packages" >&2; exit 1; \
 	fi

@@ -2,7 +2,7 @@
 
 Tests of real parts are marked ``real(NAME, ...)`` with what they need: environments of workers, tools on PATH. Without
 ``--real`` they are skipped, each with that reason; with it, an environment that is not built or a tool that is missing
-ends the session before any test. Only a tool that few systems package is skipped by name then too.
+ends the session before any test. Only what a machine may be unable to have is skipped by name then too.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
-from grpo_bench_hw_local.machine import reproducible
+from grpo_bench_hw_cluster import reproducible
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("repository", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,7 +29,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job in the back
 
 TOOLS = {"bwrap": "bubblewrap", "git": "git", "tmux": "tmux"}
 """Programs that tests need, with the packages that bring them."""
-RARE_TOOLS = {"apptainer": "no Apptainer on PATH; few distributions package it"}
+
+
+def _no_apptainer() -> str | None:
+    return None if shutil.which("apptainer") else "no Apptainer on PATH; few distributions package it"
+
+
+def _no_slurm() -> str | None:
+    from tests.slurm.rig import lacking
+
+    return lacking()
+
+
+def _no_ray() -> str | None:
+    return None if find_spec("ray") else "no package ray in this environment"
+
+
+RARE: dict[str, Callable[[], str | None]] = {"apptainer": _no_apptainer, "ray": _no_ray, "slurm": _no_slurm}
+"""What a machine may be unable to have, with what says why it has not."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,11 +63,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs = {item: _needs(item) for item in items if item.get_closest_marker("real") is not None}
     if config.getoption("--real"):
-        lacking = {name: why for name, why in RARE_TOOLS.items() if shutil.which(name) is None}
+        needed = {name for names in needs.values() for name in names}
+        lacking = {name: why for name in needed & RARE.keys() if (why := RARE[name]()) is not None}
         for item, names in needs.items():
-            for name in names & lacking.keys():
-                item.add_marker(pytest.mark.skip(reason=lacking[name]))
-        _check_there(sorted({name for names in needs.values() for name in names} - RARE_TOOLS.keys()))
+            for name in sorted(names & lacking.keys()):
+                item.add_marker(pytest.mark.skip(reason=f"{name}: {lacking[name]}"))
+        _check_there(sorted(needed - RARE.keys()))
         return
     for item, names in needs.items():
         item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(names))}: make test-real"))
