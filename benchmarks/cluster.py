@@ -1,6 +1,6 @@
 """A cluster's size on one machine: Slurm 24.11 with 72 nodes in 4 blocks, jobs of 64, Ray across them, a way back.
 
-Takes long and 12 GiB of memory, so it runs only where it is named, as root: ``make bench ARGS=cluster``. The nodes are
+Takes long and 17 GiB of memory, so it runs only where it is named, as root: ``make bench ARGS=cluster``. The nodes are
 namespaces with fake GPUs, so times say how the job's script, Ray and the fabric grow with the number of nodes, and
 nothing of a GPU. Segments of 8 nodes stand beside 64 nodes from anywhere.
 """

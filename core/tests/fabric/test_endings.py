@@ -73,6 +73,20 @@ def test_a_killed_worker_takes_its_children_with_it_and_tells_its_callers(in_loc
     in_local(body)
 
 
+def test_a_worker_that_is_lost_can_be_connected_to_before_it_is_back(in_local, spec, until):
+    async def body(fabric):
+        group = await fabric.start_group(spec("gen"))
+        caller = await fabric.start_group(spec("caller"))
+        os.kill((await group.call(0, "identity"))[-1], signal.SIGKILL)
+        await until(group.lost)
+        await caller.call(0, "keep_remote", group.address(0))
+        with pytest.raises(WorkerLost, match="no worker process answers"):
+            await caller.call(0, "use_remote", "notes")
+        await group.restart(0)
+        assert await caller.call(0, "use_remote", "notes") == []
+    in_local(body)
+
+
 def test_closing_ends_children_in_any_session_and_blocked_workers(in_local, spec):
     async def body(fabric):
         group = await fabric.start_group(spec(workers=2))

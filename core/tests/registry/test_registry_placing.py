@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from grpo_bench.contract import Missing, Need, Role
+from grpo_bench.contract import Need, PlanError, Role
 from grpo_bench.contract.hosts import Span
 from grpo_bench.registry import make_plan, resolve, survey
 
@@ -73,12 +73,11 @@ def test_rollout_workers_sit_beside_the_engines_unless_they_are_counted(spread) 
     assert make_plan(resolve("base", overrides=ALL)).placements["rollout"].nodes == ("b",)
 
 
-def test_a_fabric_that_does_not_reach_the_hosts_is_missing_another(spread) -> None:
+def test_a_fabric_that_does_not_reach_the_hosts_is_refused(spread) -> None:
     near = resolve("base", overrides=(*ALL, "fabric.use=near"))
-    words = "it starts workers on this host only, and they are placed on 4 (choose a fabric that reaches them)"
-    assert survey(near).missing == (f"fabric 'near': {words}",)
-    with pytest.raises(Missing, match="placed on 4"):
-        make_plan(near)
+    for planned in (survey, make_plan):
+        with pytest.raises(PlanError, match="fabric 'near' starts workers on one host only, and they are placed on 4"):
+            planned(near)
 
 
 def test_a_part_without_work_needs_neither_place_nor_environment(spread) -> None:

@@ -8,10 +8,11 @@ import structlog
 from grpo_bench_fabric_ray import RayConfig, plugin
 from grpo_bench_fabric_ray.actor import seat_number
 from grpo_bench_fabric_ray.aside import aside
+from grpo_bench_fabric_ray.cluster import connect
 from grpo_bench_fabric_ray.fabric import RayFabric
 from pydantic import ValidationError
 
-from grpo_bench.contract import Address, GroupSpec, Placement, PluginError
+from grpo_bench.contract import Address, GroupSpec, Placement, PlanError, PluginError
 
 
 def test_it_reaches_hosts_and_keeps_determinism():
@@ -21,7 +22,8 @@ def test_it_reaches_hosts_and_keeps_determinism():
 
 @pytest.mark.parametrize("settings", [
     {"wait_s": 0}, {"wait_s": float("inf")}, {"loss_s": -1}, {"grace_s": 0}, {"object_store_gib": 0.01},
-    {"adress": "x"}])
+    {"adress": "x"}, {"address": ""}, {"address": "local"}, {"address": "host"}, {"address": "ray://host:1"},
+    {"address": "host:1\n"}])
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValidationError):
         RayConfig(**settings)
@@ -36,6 +38,20 @@ def test_a_fabric_that_is_not_open_starts_nothing_and_closes(tmp_path):
         assert await fabric.cpu_seconds() == 0
         await fabric.close()
     asyncio.run(main())
+
+
+def test_a_cluster_whose_token_is_not_here_cannot_be_joined(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(PlanError, match=r"127\.0\.0\.1:1 cannot be joined: .*token"):
+        asyncio.run(connect("127.0.0.1:1", "here", 2**27, tmp_path / "log", 60))
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "host", "ray://host:10001", "http://host:8265"])
+def test_words_of_rays_own_are_no_address(address, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(PlanError, match="is not the host:port of a Ray cluster"):
+        asyncio.run(connect(None, "here", 2**27, tmp_path / "log", 60))
 
 
 def test_a_seat_is_known_by_its_socket_on_whatever_host():

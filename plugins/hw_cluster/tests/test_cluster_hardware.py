@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,23 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "words"), [
     ({"a": ["n1"]}, "names 1 nodes, and hardware.nodes is 2"), ({"a": ["n1", "n1"]}, "names n1 more than once"),
     ({}, "does not name nodes by domain"), ([], "does not name nodes by domain"), ({"a": []}, "does not name nodes"),
-    ({"a": ["n1", 2]}, "does not name nodes"), (None, "does not name nodes by domain")])
+    ({"a": ["n1", 2]}, "does not name nodes"), (None, "does not name nodes by domain"),
+    ({"a": ["n1", "n\n2"]}, r"has 'n\\n2', which cannot be the name"), ({"<a>": ["n1"]}, "has '<a>', which cannot be"),
+    ({"a": ["n" * 2**20]}, "has more than 1,048,576 bytes")])
 def test_a_topology_file_that_cannot_be_is_named(tmp_path: Path, content: Any, words: str) -> None:
     file = topology(tmp_path, content)
     with pytest.raises(PlanError, match=f"hardware.topology: {file} {words}"):
         hardware(nodes=2, topology=file)
+
+
+def test_a_topology_file_that_names_a_domain_twice_or_is_none_is_named(tmp_path: Path) -> None:
+    twice, pipe = tmp_path / "twice.json", tmp_path / "pipe"
+    twice.write_text('{"a": ["n1"], "a": ["n2", "n3"]}')
+    os.mkfifo(pipe)
+    with pytest.raises(PlanError, match="'a' is in it more than once"):
+        hardware(nodes=2, topology=str(twice))
+    with pytest.raises(PlanError, match="pipe is no file"):
+        hardware(nodes=2, topology=str(pipe))
 
 
 def test_a_topology_file_that_is_not_there_is_named(tmp_path: Path) -> None:

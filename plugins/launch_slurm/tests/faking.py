@@ -2,8 +2,9 @@
 
 ``srun`` runs what it is given on this machine, once for each host that it names; ``scancel --signal`` reaches what it
 runs. How they behave, files in the folder say: ``version``; ``refuse``, the number of the sbatch that fails; ``stuck``,
-where scancel fails; ``queue`` and ``accounts``, rows of squeue and sacct; ``after``, those of squeue once a job was
-told to end; ``network``, the place of each host; ``driver`` and ``node``, bash for the run itself and a node of Ray.
+where scancel fails; ``over``, a job that no signal finds; ``queue`` and ``accounts``, rows of squeue and sacct;
+``after``, those of squeue once a job was told to end; ``network``, the place of each host; ``driver`` and ``node``,
+bash for the run itself and a node of Ray.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ cat "$FAKES/queue"
     "sacct": 'cat "$FAKES/accounts"\n',
     "scancel": """
 if [[ -e $FAKES/stuck ]]; then echo "scancel: error: no permission" >&2; exit 1; fi
+if [[ $1 == --batch && $3 == "$(cat "$FAKES/over" 2>/dev/null)" ]]; then echo "scancel: error: over" >&2; exit 1; fi
 if [[ $1 == --batch && -e $FAKES/after ]]; then cp "$FAKES/after" "$FAKES/queue"; fi
 if [[ $1 == --signal=* ]]; then kill -s "${1#*=}" $(cat "$FAKES/step.${2#*.}") 2>/dev/null; fi
 """,

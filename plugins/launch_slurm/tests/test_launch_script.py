@@ -133,7 +133,8 @@ def test_ray_starts_on_every_host_then_the_driver_and_all_ends_with_it(fakes: Fa
     environment = dict(line.split("=", 1) for line in fakes["env"].splitlines())
     assert environment.items() >= {
         "CUDA_DEVICE_MAX_CONNECTIONS": "1", "SITE_NAME": "a b", "SITE_MORE": "c d", "RAY_ADDRESS": "127.0.0.1:20011",
-        "RAY_AUTH_MODE": "token", "GRPO_BENCH_TOPOLOGY": str(folder / "topology-11.json")}.items()
+        "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0",
+        "GRPO_BENCH_TOPOLOGY": str(folder / "topology-11.json")}.items()
     assert "GRPO_BENCH_SITE" not in environment  # of the shell that submitted
     assert len(fakes["token"]) == 64 and fakes["mode"].strip() == "600"
     assert not list(folder.glob(".*"))
@@ -222,6 +223,19 @@ def test_a_job_that_is_told_to_end_is_cancelled_when_its_driver_has(fakes: Fakes
     assert fakes.calls("scancel")[-1] == ["26"]
 
 
+def test_a_job_that_is_cancelled_while_it_leaves_does_not_come_back(fakes: Fakes, batch: Start, script) -> None:
+    fakes["driver"] += "trap 'exit 130' USR1\ntouch $FAKES/driving\nsleep 600 & wait $!\n"
+    fakes["node"] = NODE.replace("; exit 1'", "; until [[ -e $FAKES/go ]]; do sleep 0.1; done; exit 1'")
+    job = batch(script(), number=30)
+    job.until((fakes.folder / "driving").exists)
+    job.send(signal.SIGUSR1)
+    job.until(lambda: "ray ended" in fakes["calls"])
+    job.send(signal.SIGUSR2)
+    fakes["go"] = ""
+    assert job.ended().code == 130
+    assert ["requeue", "30"] not in fakes.calls("scontrol") and fakes.calls("scancel")[-1] == ["30"]
+
+
 def test_a_job_that_slurm_ends_leaves_nothing(fakes: Fakes, batch: Start, script) -> None:
     fakes["driver"] += "trap 'touch $FAKES/told; exit 130' TERM\ntouch $FAKES/driving\nsleep 600 & wait $!\n"
     job = batch(script(), number=18)
@@ -284,11 +298,13 @@ def test_hosts_without_a_topology_are_domains_of_their_own(fakes: Fakes, batch: 
 
 
 def test_a_containers_command_stands_before_every_step_in_it(fakes: Fakes, batch: Start, script) -> None:
-    fakes["driver"] = "exit 0\n"
+    fakes["driver"] = 'echo "${PYTHONPATH-none}" > "$FAKES/path"\nexit 0\n'
     fakes["apptainer"] = "#!/bin/bash\nwhile [[ $1 != image.sif ]]; do shift; done\nshift\n\"$@\"\n"
     (fakes.folder / "apptainer").chmod(0o755)
     file = script(within=("apptainer", "exec", "image.sif"), container=("--container-image=x",))
+    file.write_text(file.read_text().replace("    export SITE", "    export PYTHONPATH=/of/the/host\n    export SITE"))
     assert batch(file, number=25).ended().code == 0
+    assert fakes["path"] == "none\n"
     steps = [shlex.join(words) for words in fakes.calls("srun")]
     assert sum("--container-image=x apptainer exec image.sif env CUDA" in step for step in steps) == 3
     assert len(steps) == 4  # the one that asks hosts for their place runs outside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from grpo_bench_launch_slurm import slurm, watching_cli
+from grpo_bench_launch_slurm import records, slurm, watching_cli
 from grpo_bench_launch_slurm.container import check, inside, overlays
 
 from grpo_bench.cli import main
@@ -87,7 +88,7 @@ def test_seeds_that_nobody_gives_are_drawn(verb: Verb) -> None:
     (("--set", "generator.env=./site.toml"), "relative to this folder"),
     (("--set", "grpo.max_stepz=3"), "unknown key"),
     (("--set", "hardware.use=cluster", "--set", "hardware.nodes=2", "--set", "hardware.gpus_per_node=0"),
-     "starts workers on its own host only"),
+     "starts workers on one host only"),
 ])
 def test_what_cannot_be_is_refused_before_anything_is_written(verb: Verb, fakes: Fakes, words, message: str) -> None:
     code, _, err = verb.launch(*words)
@@ -100,7 +101,10 @@ def test_what_cannot_be_is_refused_before_anything_is_written(verb: Verb, fakes:
     ('environment = { RAY_ADDRESS = "x", SLURM_JOB_ID = "1" }\n', "RAY_ADDRESS, SLURM_JOB_ID cannot be set there"),
     ('container = "image"\n', "nothing is said to start it"), ('runtime = "pyxis"\n', "launch.container names none"),
     ('mounts = ["/a"]\n', "string should match pattern"), ("minutes = 0\n", "greater than or equal to 1"),
-    ('arguments = ["x"]\n', "string should match pattern"), ('comment = "a\\nb"\n', "string should match pattern"),
+    ('arguments = ["x"]\n', "string should match pattern"),
+    ('arguments = ["--nodes=3", "--reservation=x"]\n', "launch.arguments: --nodes=3: what a job takes"),
+    ('arguments = ["-N3", "--sig=B:TERM@9", "--requeue", "--container-mounts=/x:/opt"]\n', "-N3, --sig=B:TERM@9, "),
+    ('comment = "a\\nb"\n', "string should match pattern"),
 ])
 def test_a_site_file_that_cannot_be_is_refused(verb: Verb, text: str, message: str) -> None:
     verb.site.write_text(f"[launch]\n{text}")
@@ -171,6 +175,22 @@ def test_where_they_cannot_be_cancelled_it_says_how(verb: Verb, fakes: Fakes) ->
     assert "jobs 101 of replicas 0 to 0 were submitted before and are still there" in err and "scancel 101" in err
 
 
+def test_where_a_submission_cannot_be_kept_it_is_cancelled(verb: Verb, fakes: Fakes,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    write = records.write
+
+    def full(folder: Path, data: dict) -> None:
+        if data.get("jobs"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(folder, data)
+
+    monkeypatch.setattr(records, "write", full)
+    code, _, err = verb.launch("--replicas", "2")
+    assert code == 2 and "cannot write the launch: No space left on device" in err
+    assert "jobs 101 of replicas 0 to 0 were submitted before and have been cancelled" in err
+    assert fakes.calls("scancel") == [["101"]] and len(fakes.calls("sbatch")) == 2
+
+
 def test_where_nothing_was_submitted_nothing_is_left(verb: Verb, fakes: Fakes) -> None:
     fakes["refuse"] = "1"
     code, _, err = verb.launch("--replicas", "2")
@@ -229,7 +249,9 @@ CLOSED = Launch(container="image", runtime="pyxis")
     (CLOSED.model_copy(update={"mounts": ("/mine:/opt",)}), ["/mine:/opt covers /opt/grpo-bench"]),
     (CLOSED.model_copy(update={"mounts": ("/mine:/",)}),
      ["covers /opt/grpo-bench and /etc/grpo-bench-provenance.json"]),
-    (CLOSED.model_copy(update={"environment": {"PYTHONPATH": "/mine"}}), ["PYTHONPATH = /mine"]),
+    (CLOSED.model_copy(update={"mounts": ("/mine://opt/x/../grpo-bench",)}), ["covers /opt/grpo-bench"]),
+    *((CLOSED.model_copy(update={"environment": {name: "/mine"}}), [f"{name} = /mine"])
+      for name in ("PYTHONPATH", "PATH", "GRPO_BENCH_ENVS")),
 ])
 def test_nothing_lies_over_the_software_of_an_image(launch: Launch, over: list[str]) -> None:
     found = list(overlays({"sources": {"/src": {"commit": "a", "dirty": False}}}, launch))
@@ -304,6 +326,14 @@ def test_cancel_ends_what_still_waits_or_runs(verb: Verb, fakes: Fakes) -> None:
     assert verb("cancel", str(verb.launched))[:2] == (0, "cancelled: 101, 103\n")
     assert fakes.calls("scancel") == [["103"], ["--batch", "--signal=USR2", "101"]]
     assert verb("cancel")[1] == "none of its jobs is waiting or running\n"
+
+
+def test_a_job_that_ends_before_it_is_told_keeps_no_other_from_being_told(verb: Verb, fakes: Fakes) -> None:
+    verb.launch("--replicas", "2")
+    fakes["queue"] = "101|RUNNING|1:23|None\n102|RUNNING|1:23|None\n"
+    fakes["over"], fakes["after"] = "101", "101|COMPLETED|1:24|None\n102|CANCELLED|1:24|None\n"
+    assert verb("cancel", str(verb.launched))[0] == 0
+    assert fakes.calls("scancel") == [["--batch", "--signal=USR2", number] for number in ("101", "102")]
 
 
 def test_a_job_that_does_not_end_when_told_is_cancelled_by_force(verb: Verb, fakes: Fakes, monkeypatch) -> None:

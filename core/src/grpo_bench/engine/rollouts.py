@@ -6,10 +6,10 @@ ends without a sample is started again up to ``limits.rollout_retries`` times un
 stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
 waiting: that is how a drain works, and how validation has the engines for itself.
 
-The rollouts of a worker that is lost, or does not answer, go to another one (see :mod:`.crew`). Where the worker held
-an engine of the generator too, as where a rollout failed at the generator, ``recover`` comes first: it returns when all
-engines serve again, and the rollout is started again after that, where it was. Meanwhile the pool is on hold, so that
-no rollout uses up its retries at an engine that is not there.
+The rollouts of a worker that is lost go to another one (see :mod:`.crew`). Where the worker held an engine of the
+generator too, as where a rollout failed at the generator, ``recover`` comes first: it returns when all engines serve
+again, and the rollout is started again after that, where it was. Meanwhile the pool is on hold, so that no rollout uses
+up its retries at an engine that is not there.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class Host:
         return task_stacks()
 
     async def connect(self, address: Address) -> Remote:
+        """A worker that need not be there now: that shows in the calls."""
         name = worker_name(address.group, address.rank)
         if address.endpoint == self._endpoint:
             return DirectRemote(name, lambda: self._worker(name))
@@ -87,10 +88,7 @@ class Host:
         if place != self._place:
             return ForwardedRemote(self.starter, address)
         link = self._links.setdefault(path, Link(path))
-        if place:
-            return LinkedRemote(link, name, ForwardedRemote(self.starter, address))
-        await link.peer()
-        return LinkedRemote(link, name)
+        return LinkedRemote(link, name, ForwardedRemote(self.starter, address) if place else None)
 
     def _control(self, name: str) -> object:
         """What the starter may call: everything."""

@@ -55,7 +55,7 @@ class Station:
         return f"{self._place}{self._private() / str(number)}.sock"
 
     def rendezvous(self, room: str) -> Path:
-        folder = self._private() / "rendezvous" / room
+        folder = self._private() / "rooms" / room  # short: libraries put sockets there
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

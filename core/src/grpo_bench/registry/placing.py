@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from ..contract import LaunchForm, Missing, Need, Placement, PlanError, PluginError, PolicyFacts, Role, load_object
+from ..contract import LaunchForm, Need, Placement, PlanError, PluginError, PolicyFacts, Role, load_object
 from .missing import Shortage
 from .parts import attributed, called, made, plain
 from .plan import Part
@@ -45,18 +44,14 @@ def place(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFact
     placements = lacks.ask(lambda: _placements(part, machine, needs), called(part)) or {}
     hosts = {host for placement in placements.values() for host in placement.nodes}
     if len(hosts) > 1 and not fabric.descriptor.capabilities.hosts:
-        lacks.ask(partial(_refuse, fabric, len(hosts)), called(fabric))
+        raise PlanError(f"{called(fabric)} starts workers on one host only, and they are placed on {len(hosts)}",
+                        hint="choose a fabric that reaches other hosts: see fabric.use")
     for role in PLACED:
         spread = set(placements[role.value].nodes) if role.value in placements else set()
         if len(spread) > 1 and parts[role].descriptor.capabilities.one_host:
             raise PlanError(f"{called(parts[role])} needs all its workers on one host, and they are placed on "
                             f"{len(spread)}", hint=f"ask for fewer: see {role.value}.workers")
     return Placed(facts, needs, placements, _form(part, machine))
-
-
-def _refuse(fabric: Part, hosts: int) -> None:
-    raise Missing(f"it starts workers on this host only, and they are placed on {hosts}",
-                  hint="choose a fabric that reaches them")
 
 
 def _form(part: Part, machine: Any) -> LaunchForm:

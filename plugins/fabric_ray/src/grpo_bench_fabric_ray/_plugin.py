@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from .fabric import RayFabric
 
 
+ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):[0-9]{1,5}$"
+
+
 class RayConfig(Settings):
-    address: str | None = None
+    address: Annotated[str, Field(pattern=ADDRESS)] | None = None
     """Where the cluster answers, as ``host:port``. None: what RAY_ADDRESS says; where that is not set, a cluster of
     this machine alone, which the run starts and ends."""
     wait_s: float = Field(default=600.0, gt=0, le=86400, allow_inf_nan=False)

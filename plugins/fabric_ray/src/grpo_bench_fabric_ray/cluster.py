@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from grpo_bench.contract import DeadlineExceeded, PlanError
 
+from ._plugin import ADDRESS
 from .aside import aside
 from .hosts import Host, hosts_of
 from .own import OwnCluster
@@ -48,14 +50,17 @@ class Cluster:
 
 async def connect(address: str | None, namespace: str, object_store: int, log: Path, deadline_s: float) -> Cluster:
     """Connect to the cluster at ``address``, or at RAY_ADDRESS, or to one that is started here."""
+    found, own = address or os.environ.get("RAY_ADDRESS"), None
+    if found and not re.fullmatch(ADDRESS, found):  # "local" and other words of Ray's would start or find another one
+        raise PlanError(f"RAY_ADDRESS = {found!r:.80} is not the host:port of a Ray cluster",
+                        hint="unset it for a cluster of this machine alone, or set fabric.address")
     path = list(sys.path)
     import ray
 
     sys.path[:] = path  # Ray puts libraries of its own first, which workers and the provenance would take for the run's
     if ray.is_initialized():
         raise PlanError("this process is connected to a Ray cluster already, and it can have one only")
-    found, own = address or os.environ.get("RAY_ADDRESS"), None
-    if found is None:
+    if not found:
         own = await OwnCluster.start(object_store, log, deadline_s)
         found = own.address
         os.environ.update(own.authentication)
@@ -79,6 +84,7 @@ async def _join(address: str, namespace: str, deadline_s: float) -> str:
     """Connect; the name of the host that this process is on."""
     import ray
     from ray._private import worker
+    from ray.exceptions import RayError
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     worker._worker_logs_enabled = False  # what Ray says about nodes that died would be printed all the same
@@ -90,7 +96,7 @@ async def _join(address: str, namespace: str, deadline_s: float) -> str:
     except TimeoutError:
         raise DeadlineExceeded(f"the Ray cluster at {address} did not answer in {deadline_s:g} s",
                                hint="see fabric.address, or RAY_ADDRESS where that is not set") from None
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         said = str(error).strip().splitlines()
         raise PlanError(f"the Ray cluster at {address} cannot be joined: {' '.join(map(str.strip, said[:4]))}",
                         hint="see fabric.address, or RAY_ADDRESS where that is not set") from error

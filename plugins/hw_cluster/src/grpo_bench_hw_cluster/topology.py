@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from grpo_bench.contract import PlanError
@@ -22,6 +24,7 @@ from .slurm import allocation_domains
 
 VARIABLE = "GRPO_BENCH_TOPOLOGY"
 MOST_BYTES = 2**20
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 Domains = Mapping[str, tuple[str, ...]]
 """Nodes by domain, both in a fixed order."""
 
@@ -44,7 +47,7 @@ def find(config: ClusterConfig, environ: Mapping[str, str]) -> Found:
                             "start inside one, or name a topology file in hardware.topology")
         return _checked(allocation_domains(environ), config, "Slurm's allocation")
     if wanted == "ray":
-        if "RAY_ADDRESS" not in environ:
+        if not environ.get("RAY_ADDRESS"):
             return _assumed(config, "RAY_ADDRESS is not set", "set it to the address of the cluster, or name a "
                             "topology file in hardware.topology")
         return _checked(cluster_domains(environ, config.gpus_per_node), config,
@@ -55,7 +58,7 @@ def find(config: ClusterConfig, environ: Mapping[str, str]) -> Found:
         return _checked(read(Path(named), VARIABLE), config, named)
     if config.nodes == 1:
         return Found(assumed(config, platform.node()), "this host")
-    return _assumed(config, "nothing names them", "start inside an allocation, or name them in hardware.topology")
+    return _assumed(config, "nothing names them", "a launcher names those of its job, else see hardware.topology")
 
 
 def _assumed(config: ClusterConfig, why: str, todo: str) -> Found:
@@ -66,14 +69,31 @@ def _assumed(config: ClusterConfig, why: str, todo: str) -> Found:
 
 def read(file: Path, key: str) -> Domains:
     """The nodes in ``file``, which ``key`` names; PlanError where it holds none."""
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise PlanError(f"{key}: {file} is no file", hint=_FORM)
     try:
         with file.open("rb") as opened:
-            found = json.loads(opened.read(MOST_BYTES))
+            text = opened.read(MOST_BYTES + 1)
+        found = json.loads(text, object_pairs_hook=_once) if len(text) <= MOST_BYTES else None
     except (OSError, ValueError, RecursionError) as error:
         raise PlanError(f"{key}: {file} cannot be read: {error}", hint=_FORM) from None
+    if len(text) > MOST_BYTES:
+        raise PlanError(f"{key}: {file} has more than {MOST_BYTES:,} bytes, too many for names of nodes", hint=_FORM)
     if not (isinstance(found, dict) and found and all(map(_is_names, found.values()))):
         raise PlanError(f"{key}: {file} does not name nodes by domain", hint=_FORM)
+    if odd := [name for name in (*found, *chain(*found.values())) if not _NAME.fullmatch(name)]:
+        raise PlanError(f"{key}: {file} has {odd[0]!r:.80}, which cannot be the name of a node or a domain",
+                        hint="a name has up to 255 letters, digits, dots, hyphens, underscores and colons")
     return {name: tuple(nodes) for name, nodes in found.items()}
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of the file; ValueError where it has a key twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice!r:.80} is in it more than once")
+    return found
 
 
 def _checked(domains: Domains, config: ClusterConfig, source: str) -> Found:

@@ -6,6 +6,7 @@ nothing laid over it, so what would come before it is refused here, before a job
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 CODE = (PurePosixPath("/opt/grpo-bench"), PurePosixPath("/etc/grpo-bench-provenance.json"))
 """Where an image has all code of a run, and what it says about itself."""
-OVERLAYS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD")
+OVERLAYS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD", "PATH", "GRPO_BENCH_ENVS")
 """Variables that put other code before what is installed."""
 SCRATCH = Path("/tmp")
 """What processes of one host share, also where each is in a container of its own."""
@@ -46,7 +47,7 @@ def check(plan: Plan, launch: Launch) -> None:
 def overlays(provenance: Mapping[str, object], launch: Launch) -> Iterator[str]:
     """What would come before the software of the image, a line each."""
     for mount in launch.mounts:
-        target = PurePosixPath(mount.split(":")[1])
+        target = PurePosixPath("/", posixpath.normpath(mount.split(":")[1]).lstrip("/"))
         if hidden := [str(place) for place in CODE if target == place or target in place.parents
                       or place in target.parents]:
             yield f"launch.mounts: {mount} covers {' and '.join(hidden)}"

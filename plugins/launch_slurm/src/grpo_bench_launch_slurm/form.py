@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 RESERVED = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "GRPO_BENCH_CONTAINER_DIGEST", "GRPO_BENCH_TOPOLOGY",
             "GRPO_BENCH_SITE")
 """Variables that a job's script or this package sets."""
+SETTLED = ("array", "chdir", "dependency", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable",
+           "requeue", "no-requeue", "no-kill", "segment", "signal", "time", "wrap")
+SETTLED_SHORT = ("-a", "-D", "-d", "-N", "-n", "-o", "-t", "-k")
+"""Options of a submission that a site cannot give: they are the plan's, or the script relies on them. What pyxis adds
+(--container-...) would lie over the image."""
 SHORTEST_STOP_S = 120
 """What a run that saves nothing at its end is given to come to one."""
+MOST_STOP_S = 65_535
+"""Slurm knows no earlier signal."""
 UNKNOWN_STOP_S = 900
 """What a run is given to end its step where nobody knows how long that takes."""
 
@@ -99,20 +106,26 @@ def jobs(plan: Plan, launch: Launch, order: Order, folder: Path, replica: int, s
 
 def check(plan: Plan, launch: Launch, order: Order) -> None:
     """InputError where what is asked for cannot be, whatever the cluster."""
-    deferred, nodes = plan.profile.validation.deferred, plan.form.nodes
-    if order.evaluation is not Evaluation.SAME and not deferred:
+    if order.evaluation is not Evaluation.SAME and not plan.profile.validation.deferred:
         raise InputError(f"--eval {order.evaluation}: profile {plan.name!r} validates while it trains, so nothing is "
                          "left to evaluate", hint="leave --eval out, or see validation.deferred")
-    if nodes > 1 and not reaches_hosts(plan):
-        name = plan.parts[Role.FABRIC].name
-        raise InputError(f"profile {plan.name!r} takes {nodes} nodes, and its fabric {name!r} starts workers on its "
-                         "own host only", hint="choose one that reaches other hosts with --set fabric.use=NAME")
+    if wrong := [option for option in launch.arguments if _is_settled(option)]:
+        raise InputError(f"launch.arguments: {', '.join(wrong)}: what a job takes, runs and writes is settled by its "
+                         "plan and its script", hint="leave it out; launch.minutes is the wall time, launch.stop_s the "
+                         "time of the signal, and settings of the hardware are the profile's")
     if wrong := [name for name in launch.environment if name in RESERVED or name.startswith("SLURM_")]:
         raise InputError(f"launch.environment: {', '.join(wrong)} cannot be set there", hint="jobs set it themselves")
     if wrong := [f"{name} = {launch.environment[name]!r}, and the hardware needs {value!r}"
                  for name, value in plan.form.env.items() if launch.environment.get(name, value) != value]:
         raise InputError(f"launch.environment: {'; '.join(wrong)}", hint="leave it out of the site file")
     container.check(plan, launch)
+
+
+def _is_settled(option: str) -> bool:
+    """Long options may be cut short, and short ones have their value right behind them."""
+    name = option.partition("=")[0].split()[0]
+    return (option[:2] in SETTLED_SHORT or name.startswith("--container")
+            or (name.startswith("--") and any(f"--{known}".startswith(name) for known in SETTLED)))
 
 
 def reaches_hosts(plan: Plan) -> bool:
@@ -133,9 +146,9 @@ def wall_minutes(plan: Plan, launch: Launch, minutes: int | None) -> int | None:
 def stop_seconds(plan: Plan, launch: Launch, minutes: int | None, evaluates: bool) -> int:
     """How long before its end a job is told: long enough for the longest step, its validation and a checkpoint, at most
     half of its time. What saves nothing then, or can stop at once, needs no step."""
+    most = MOST_STOP_S if minutes is None else min(MOST_STOP_S, minutes * 30)
     if launch.stop_s is not None:
-        return launch.stop_s
-    most = 65_535 if minutes is None else max(1, minutes * 30)
+        return min(most, launch.stop_s)
     if evaluates or not goes_on(plan):
         return min(most, SHORTEST_STOP_S)
     if plan.estimate is None:

@@ -93,8 +93,9 @@ start_ray() {
     environment+=(
         GRPO_BENCH_TOPOLOGY="$topology"
         RAY_ADDRESS="$head_address:$port" RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
-        # No processes before they are asked for, a host's death seen within seconds, no long good-byes.
-        RAY_enable_worker_prestart=0 RAY_prestart_worker_first_driver=0
+        # No processes before they are asked for, none ended for the memory that a run's workers hold, a host's death
+        # seen within seconds, no long good-byes.
+        RAY_enable_worker_prestart=0 RAY_prestart_worker_first_driver=0 RAY_memory_monitor_refresh_ms=0
         RAY_health_check_initial_delay_ms=5000 RAY_health_check_period_ms=1000
         RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=3
         RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 RAY_gcs_rpc_server_reconnect_timeout_s=5
@@ -187,13 +188,14 @@ stop() {
 
 finish() {
     local code=$?
-    trap '' TERM USR1 USR2
+    trap '' TERM USR1
+    trap 'cancelled=true' USR2
     stop driver 20 "$driver_step"
     if alive "$other_step"; then signal other TERM || true; fi  # both at once
     stop head 15 "$head_step"
     stop other 1 "$other_step"
     rm -f "$token" "$folder/.step-$SLURM_JOB_ID-"*
-    if [[ $leaving == true && $requeues == true ]] && ((code == 130)); then
+    if [[ $leaving == true && $requeues == true && $cancelled == false ]] && ((code == 130)); then
         note requeued
         say "interrupted before the wall time: back into the queue"
         scontrol requeue "$SLURM_JOB_ID" && exit 0
@@ -219,7 +221,8 @@ trap ended_by_slurm TERM
 trap ended_by_user USR2
 trap before_the_end USR1
 shopt -s nullglob
-unset PYTHONPATH PYTHONHOME PYTHONUSERBASE LD_PRELOAD "${!RAY_@}" "${!GRPO_BENCH_@}"  # whoever submitted may have set them
+overlays=(PYTHONPATH PYTHONHOME PYTHONUSERBASE LD_PRELOAD)
+unset "${overlays[@]}" "${!RAY_@}" "${!GRPO_BENCH_@}"  # whoever submitted may have set them
 
 note started
 rm -f "$folder/.step-$SLURM_JOB_ID-"*  # of an earlier start of this job, where that was killed
@@ -229,6 +232,7 @@ say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on ${#hosts[@]
 set +u  # what a site runs here may know nothing of unset variables
 setup
 set -u
+if ((${#container[@]} + ${#within[@]})); then unset "${overlays[@]}"; fi  # of what a setup loads for its host
 choose
 if [[ $ray == true ]]; then start_ray; fi
 if [[ $leaving == true ]]; then fail "the wall time was near before the driver could start"; fi

@@ -68,9 +68,9 @@ def submit(submission: Submission) -> list[records.Replica]:
             calls.append(call(job, numbers.get(Purpose.TRAIN, "")))
             try:
                 numbers[job.purpose] = slurm.submit(calls[-1])
-            except GrpoBenchError as error:
-                raise _undone(error, submission, replica, job, submitted, numbers) from error
-            _keep(submission, replica, numbers, calls)
+                _keep(submission, replica, numbers, calls)
+            except (GrpoBenchError, OSError) as error:
+                raise _undone(_said(error), submission, replica, job, submitted, numbers) from error
         submitted.append(records.Replica(replica, jobs[0].folder, seed, numbers))
     return submitted
 
@@ -86,8 +86,14 @@ def _write(submission: Submission) -> None:
                 job.script.chmod(0o755)
             _keep(submission, replica, {}, [])
     except OSError as error:
-        raise InputError(f"cannot write {error.filename}: {error.strerror}",
-                         hint="choose another place with --runs; it has to be one that all hosts share") from error
+        raise _said(error) from error
+
+
+def _said(error: GrpoBenchError | OSError) -> GrpoBenchError:
+    if isinstance(error, GrpoBenchError):
+        return error
+    return InputError(f"cannot write {error.filename or 'the launch'}: {error.strerror}",
+                      hint="choose another place with --runs; it has to be one that all hosts share")
 
 
 def _keep(submission: Submission, replica: int, numbers: Mapping[str, str], calls: Sequence[Sequence[str]]) -> None:

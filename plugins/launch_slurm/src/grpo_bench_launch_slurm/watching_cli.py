@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from grpo_bench.cli.columns import columns, say
@@ -135,7 +136,8 @@ def _cancel(arguments: argparse.Namespace) -> int:
     if waiting := [number for number in going if number not in running]:
         slurm.cancel(waiting)
     for number in running:
-        slurm.tell_script(number, "USR2")
+        with suppress(slurm.SlurmError):  # it may have ended by now; what has not is seen below
+            slurm.tell_script(number, "USR2")
     if left := asyncio.run(_still_running(running)):
         print(f"not ended in {CANCEL_S} s, so cancelled by force: {', '.join(left)}")
         slurm.cancel(left)
