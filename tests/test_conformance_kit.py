@@ -259,7 +259,7 @@ def test_the_check_shows_each_demand(parts: Path, monkeypatch: pytest.MonkeyPatc
     assert any(line.startswith("FAILED test_more_is_never_worse: ") for line in lines)
     assert "skipped test_facts_for_the_plan_are_json: its descriptor has no describe" in lines
     assert "known failure test_checking_changes_nothing: for show" in lines
-    assert lines[-1].startswith("12 demands: ")
+    assert lines[-1].startswith("13 demands: ")
     assert main(["plugins", "check", "wrong", "--role", "ruleset", "--set", "wron=1"]) == 2
     assert "--set wron: unknown key; did you mean 'wrong'?" in capsys.readouterr().err
     assert main(["plugins", "check", "wrong", "--role", "ruleset", "--fabric", "inlin"]) == 2
