@@ -69,7 +69,7 @@ class Kept:
         """A process with a trainer in it that never joins any other."""
         self._groups += 1
         plain = {"plugin": MegatronTrainerConfig().model_dump(mode="json"), "loss": {}, "threads": 1, "checkpoint": "",
-                 "temperature": 1.0}
+                 "temperature": 1.0, "local": (0,)}
         await self._fabric.start_group(GroupSpec(
             name=(name := f"process-{self._groups}"), target="grpo_bench_trainer_megatron.worker:make", config=plain,
             placement=Placement(), interpreter=self._python))
