@@ -38,7 +38,7 @@ def test_all_that_the_benchmark_lacks_here_is_told(capsys) -> None:
     for key in ("hf_checkpoint", "megatron_cache", "train_data", "validation_data", "sif_dir", "system_template",
                 "user_template"):
         assert f"plan: missing: site: artifacts.{key} (" in text
-    for environment in ("megatron", "vllm", "openhands"):
+    for environment in ("megatron", "vllm-cuda", "openhands"):
         assert f"environment '{environment}' is not built" in text
     assert "machine: disk space: 13 checkpoints of " in text
     assert "machine: clocks: those of 64 nodes" in text
