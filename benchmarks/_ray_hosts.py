@@ -48,9 +48,8 @@ def start(plan: Plan, folder: str) -> Any:
     """The cluster, each host with the name and the domain that the plan gives it."""
     from ray.cluster_utils import Cluster
 
-    assert plan.layout is not None
     cluster = Cluster()
-    names = {name for placement in plan.placements.values() for name in placement.nodes}
+    names = plan.layout.hosts
     for domain, hosts in plan.layout.domains.items():
         for host in hosts:
             if host in names:
@@ -93,8 +92,7 @@ async def started(fabric: FabricHandle, plan: Plan, role: str, folder: Path) -> 
     found = {role: time.perf_counter() - since, f"{role}_bytes": float(memory())}
     say(role, found)
     seen = await group.call_all("variable", "CUDA_VISIBLE_DEVICES")
-    per_host = placement.gpus * placement.workers // max(1, len(placement.nodes))
-    if placement.gpus and any(len((given or "").split(",")) != per_host for given in seen):
+    if placement.gpus and any(len((given or "").split(",")) != placement.gpus_per_host for given in seen):
         raise RuntimeError(f"GPUs of {role}: {seen}")
     await group.close()
     return found

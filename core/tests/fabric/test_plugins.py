@@ -21,7 +21,7 @@ def test_the_public_names():
         "make_local", "task_stacks"]
     assert kit.__all__ == [
         "GroupSeat", "HostClock", "LOOPBACK", "Seat", "SeatedFabric", "SeatedGroup", "Station", "answer_to",
-        "pack_request", "read_answer", "variables", "within_start", "worker_name"]
+        "pack_request", "read_answer", "refusal", "variables", "within_start", "worker_name"]
 
 
 @pytest.mark.parametrize(("name", "config"), [("inline", {"serialise": True}), ("local", {"grace_s": 1.0})])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from grpo_bench_fabric_ray.hosts import (
-    Host, absent, counts, hosts_of, lives, places, share, some, successor, unfit, wanted,
+    Host, absent, counts, hosts_of, lives, places, some, successor, unfit, wanted,
 )
 from grpo_bench_fabric_ray.opening import differences, look, stand_ins
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_of_two_nodes_of_one_name_the_living_one_counts(order):
     (Placement(workers=2, nodes=("a", "b", "c", "d"), gpus=8), [("a", "b"), ("c", "d")], 4)])
 def test_each_worker_has_its_hosts_and_an_equal_share_of_gpus_on_each(placement, hosts, gpus):
     assert places(placement, "here") == hosts
-    assert share(placement) == gpus
+    assert placement.gpus_per_host == gpus
 
 
 def test_what_all_groups_want_of_a_host_is_counted_together():

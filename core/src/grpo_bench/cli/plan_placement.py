@@ -132,7 +132,8 @@ def _gpus(patterns: Sequence[Sequence[int]]) -> str:
 
 def _reach(layout: Layout, picture: Picture) -> Iterator[str]:
     """How far each kind of group reaches, and which of them leave their domain for which others."""
-    for span in layout.spans():
+    spans = layout.spans()
+    for span in spans:
         what = (_counted(span.groups, "worker") if span.kind == "worker" else
                 f"{_counted(span.groups, f'{span.kind} group')} of {span.size}")
         leaving = f"; {span.crossing} of them leave a domain" if span.crossing else ""
@@ -141,7 +142,7 @@ def _reach(layout: Layout, picture: Picture) -> Iterator[str]:
     for line in picture.crossed:
         yield f"  across domains: {line}"
     for role, placed in layout.placements.items():
-        if placed.nodes and not any(span.role == role for span in layout.spans()):
+        if placed.nodes and not any(span.role == role for span in spans):
             yield f"{role}: {_counted(placed.workers, 'worker')} on {_counted(len(set(placed.nodes)), 'host')}"
 
 

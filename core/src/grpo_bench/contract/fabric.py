@@ -30,6 +30,17 @@ class Placement:
     spares: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def hosts(self) -> tuple[tuple[str, ...], ...]:
+        """The hosts of each worker; empty where all workers are on this one."""
+        each = len(self.nodes) // self.workers
+        return tuple(self.nodes[start:start + each] for start in range(0, len(self.nodes), each)) if each else ()
+
+    @property
+    def gpus_per_host(self) -> int:
+        """GPUs that a worker has on each of its hosts."""
+        return self.gpus // max(1, len(self.nodes) // self.workers)
+
 
 @dataclass(frozen=True, slots=True)
 class Need:

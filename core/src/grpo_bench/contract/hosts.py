@@ -7,7 +7,7 @@ largest groups that exchange most, or its workers one by one where it names none
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .fabric import Need, Placement
@@ -55,21 +55,26 @@ class Layout:
     needs: Mapping[str, Need] = field(default_factory=dict)
     domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that somebody sits on."""
+        return tuple(dict.fromkeys(host for placement in self.placements.values() for host in placement.nodes))
+
     def seats(self) -> tuple[Seat, ...]:
         """Every worker on every host of its own, by role and rank."""
         domain_of, taken, found = self._domain_of(), dict[str, int](), []
         for role, placement in self.placements.items():
-            for rank, hosts in enumerate(_hosts(placement)):
+            for rank, hosts in enumerate(placement.hosts):
                 for host in hosts:
                     first = taken.get(host, 0)
-                    taken[host] = first + placement.gpus // len(hosts)
+                    taken[host] = first + placement.gpus_per_host
                     found.append(Seat(role, rank, host, domain_of[host], tuple(range(first, taken[host]))))
         return tuple(found)
 
     def picture(self) -> Picture:
         """The same to be drawn, hosts that nobody sits on as well; empty where nobody is placed on a host by name."""
         units = {role: self.units(role) for role in self.placements if role in _COUNTED}
-        if not any(placement.nodes for placement in self.placements.values()):
+        if not self.hosts:
             return Picture()
         unit_of = {role: {rank: number for number, unit in enumerate(found) for rank in unit}
                    for role, (_, found) in units.items()}
@@ -98,47 +103,36 @@ class Layout:
     def spans(self) -> tuple[Span, ...]:
         """What each kind of group reaches over; a worker on several hosts is a group of its own."""
         domain_of, found = self._domain_of(), []
-        for (role, kind), groups in self._groups().items():
-            hosts = [self._hosts_of(role, group) for group in groups]
+        for role, kind, groups in self._groups():
+            hosts = [some for _, some in groups]
             domains = [{domain_of[host] for host in some} for some in hosts]
-            found.append(Span(role, kind, len(groups), max(map(len, groups)), max(map(len, hosts)),
+            found.append(Span(role, kind, len(groups), max(len(group) for group, _ in groups), max(map(len, hosts)),
                               max(map(len, domains)), sum(len(some) > 1 for some in domains)))
         return tuple(found)
 
     def crossings(self) -> tuple[Crossing, ...]:
         """Every group that leaves its domain."""
         domain_of, found = self._domain_of(), []
-        for (role, kind), groups in self._groups().items():
-            for number, group in enumerate(groups):
-                domains = tuple(dict.fromkeys(domain_of[host] for host in self._hosts_of(role, group)))
+        for role, kind, groups in self._groups():
+            for number, (group, hosts) in enumerate(groups):
+                domains = tuple(dict.fromkeys(domain_of[host] for host in hosts))
                 if len(domains) > 1:
                     found.append(Crossing(role, kind, number, group, domains))
         return tuple(found)
 
-    def _groups(self) -> dict[tuple[str, str], tuple[tuple[int, ...], ...]]:
-        """By role and kind."""
-        found = {}
+    def _groups(self) -> Iterator[tuple[str, str, list[tuple[tuple[int, ...], tuple[str, ...]]]]]:
+        """By role and kind, each group with its hosts."""
         for role, placement in self.placements.items():
-            workers = _hosts(placement)
+            workers = placement.hosts
             if not workers or role not in self.needs:
                 continue
-            if len(workers[0]) > 1:
-                found[role, WORKER] = tuple((rank,) for rank in range(len(workers)))
-            found |= {(role, kind): groups for kind, groups in self.needs[role].groups.items() if groups}
-        return found
-
-    def _hosts_of(self, role: str, group: Sequence[int]) -> tuple[str, ...]:
-        workers = _hosts(self.placements[role])
-        return tuple(dict.fromkeys(host for rank in group for host in workers[rank]))
+            alone = {WORKER: tuple((rank,) for rank in range(len(workers)))} if len(workers[0]) > 1 else {}
+            for kind, groups in {**alone, **self.needs[role].groups}.items():
+                if groups:
+                    yield role, kind, [(group, tuple(dict.fromkeys(host for rank in group for host in workers[rank])))
+                                       for group in groups]
 
     def _domain_of(self) -> dict[str, str]:
         """The domain of each host, in the hardware's order; hosts that it does not name come last."""
         named = {host: name for name, hosts in self.domains.items() for host in hosts}
-        others = (host for placement in self.placements.values() for host in placement.nodes)
-        return named | {host: "" for host in others if host not in named}
-
-
-def _hosts(placement: Placement) -> list[tuple[str, ...]]:
-    """The hosts of each worker; nothing where they are on this one."""
-    each = len(placement.nodes) // placement.workers
-    return [placement.nodes[start:start + each] for start in range(0, len(placement.nodes), each)] if each else []
+        return named | {host: "" for host in self.hosts if host not in named}

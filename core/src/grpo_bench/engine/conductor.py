@@ -100,9 +100,8 @@ class Conductor(ABC):
         policy = self._plan.profile.policy
         chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
                                  tool_parser=policy.tool_parser)
-        hosts = {host for placement in self._plan.placements.values() for host in placement.nodes}
         self._transport = Scratch(memory=_IN_MEMORY * self._plan.profile.refit.chunk_bytes,
-                                  parent=self._folder.absolute() if len(hosts) > 1 else None)
+                                  parent=self._folder.absolute() if len(self._plan.layout.hosts) > 1 else None)
         self._parts = self._assembled(tuple(chat_format.stop_ids))
         async with asyncio.TaskGroup() as tasks:
             watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,

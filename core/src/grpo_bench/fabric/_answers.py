@@ -50,6 +50,11 @@ async def outcome_of(label: str, function: Callable[..., Any], args: Any, kwargs
         return failure(error, label)
 
 
+def refusal(error: Exception, label: str) -> bytes:
+    """The answer for what went wrong before the worker was asked."""
+    return answer_of(*failure(error, label))
+
+
 def failure(error: Exception, label: str) -> tuple[Kind, bytes]:
     known = error if isinstance(error, GrpoBenchError) else plugin_error(label, error)
     return Kind.ERROR, pack(error_to_wire(known))

@@ -4,7 +4,7 @@ A fabric derives :class:`SeatedFabric` and makes its own seats. On each machine 
 processes have in common, and a :class:`Seat` one such process; requests and answers cross as bytes.
 """
 
-from ._answers import answer_to, pack_request, read_answer
+from ._answers import answer_to, pack_request, read_answer, refusal
 from ._calls import worker_name
 from ._host import HostClock
 from ._names import within_start
@@ -14,5 +14,5 @@ from ._station import LOOPBACK, Station, variables
 
 __all__ = [
     "GroupSeat", "HostClock", "LOOPBACK", "Seat", "SeatedFabric", "SeatedGroup", "Station", "answer_to",
-    "pack_request", "read_answer", "variables", "within_start", "worker_name",
+    "pack_request", "read_answer", "refusal", "variables", "within_start", "worker_name",
 ]

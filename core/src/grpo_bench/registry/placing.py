@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..contract import LaunchForm, Need, Placement, PlanError, PluginError, PolicyFacts, Role, load_object
+from ..contract.hosts import Layout
 from .missing import Shortage
 from .parts import attributed, called, made, plain
 from .plan import Part
@@ -42,7 +43,7 @@ def place(resolved: Resolved, parts: Mapping[Role, Part], checkpoint: PolicyFact
         return Placed(needs=needs)
     facts = lacks.ask(lambda: _facts(part, machine), called(part), instead=lambda error: plain(error.facts)) or {}
     placements = lacks.ask(lambda: _placements(part, machine, needs), called(part)) or {}
-    hosts = {host for placement in placements.values() for host in placement.nodes}
+    hosts = Layout(placements).hosts
     if len(hosts) > 1 and not fabric.descriptor.capabilities.hosts:
         raise PlanError(f"{called(fabric)} starts workers on one host only, and they are placed on {len(hosts)}",
                         hint="choose a fabric that reaches other hosts: see fabric.use")
@@ -71,14 +72,9 @@ def _placements(part: Part, machine: Any, needs: Mapping[str, Need]) -> dict[str
             raise PluginError(f"place() left out {', '.join(left_out)}")
     if not needs[ROLLOUT].workers:
         beside = placements[Role.GENERATOR.value]
-        placements[ROLLOUT] = replace(placements[ROLLOUT], workers=beside.workers, nodes=_first_hosts(beside),
-                                      spares=beside.spares)
+        placements[ROLLOUT] = replace(placements[ROLLOUT], workers=beside.workers, spares=beside.spares,
+                                      nodes=tuple(first for first, *_ in beside.hosts))
     return placements
-
-
-def _first_hosts(placement: Placement) -> tuple[str, ...]:
-    """The host of each worker, the first where it has several."""
-    return placement.nodes[::max(1, len(placement.nodes) // placement.workers)]
 
 
 def _need(part: Part) -> Need:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from email import message_from_string
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .installed import CORE, GROUP
+from .metadata import head_of
 from .places import FILE_NAME
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -83,12 +83,9 @@ def _closure(names: Iterable[str]) -> dict[str, _Member]:
 
 
 def _member(found: Distribution) -> _Member:
-    """What its metadata says. Each of ``found.version`` and ``found.requires`` would parse all of them, a long
-    description included, which for a hundred distributions takes longer than the rest of a plan."""
-    head = message_from_string((found.read_text("METADATA") or "").partition("\n\n")[0])
-    version, lines = head["Version"], head.get_all("Requires-Dist")
-    if version is None:  # installed in a way of earlier times
-        version, lines = found.version, found.requires
+    """What its metadata says."""
+    head = head_of(found)
+    version, lines = (head["Version"], head.get_all("Requires-Dist")) if head else (found.version, found.requires)
     needed = [_REQUIREMENT.match(line) for line in lines or [] if "extra ==" not in line]
     return _Member(found, version, frozenset(_normal(match[1]) for match in needed if match))
 

@@ -11,13 +11,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, distribution, distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from typing import Any
 
 from ..contract import PlanError, Role
 from .envs_python import ask
 from .envs_store import places
+from .metadata import head_of
 from .plan import Part
 
 SCHEMA = 1
@@ -102,4 +103,9 @@ def _libraries(python: str | None) -> dict[str, str]:
     if isinstance(found, str):
         return {}
     paths = [path for path, _ in found.stamps]
-    return dict(sorted((item.name, item.version) for item in distributions(path=paths) if item.name))
+    return dict(sorted(named for item in distributions(path=paths) if (named := _named(item))[0]))
+
+
+def _named(found: Distribution) -> tuple[str, str]:
+    head = head_of(found)
+    return (head["Name"], head["Version"]) if head else (found.name, found.version)

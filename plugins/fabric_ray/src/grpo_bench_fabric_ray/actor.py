@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_bench.contract import Address, GroupSpec, PluginError, WorkerLost
 from grpo_bench.contract.codec import unpack
-from grpo_bench.fabric.kit import HostClock, Seat, Station, answer_to, pack_request, worker_name
+from grpo_bench.fabric.kit import HostClock, Seat, Station, answer_to, pack_request, refusal, worker_name
 from grpo_bench.scratch import Scratch
 
 from .aside import aside, asked
@@ -40,7 +40,10 @@ class SeatActor:
         self._steering = Steering()
 
     async def ask(self, worker: str, request: bytes) -> bytes:
-        return await answer_or_error(self._steering.relay, worker, request)
+        try:
+            return await self._steering.relay(worker, request)
+        except Exception as error:
+            return refusal(error, "a call")
 
     async def steer(self, request: bytes) -> bytes:
         method, args, _ = unpack(request)
@@ -52,18 +55,6 @@ def _leave_children_alone() -> None:
     from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue]
 
     Config.initialize('{"kill_child_processes_on_worker_exit": false}')
-
-
-async def answer_or_error(relay: Any, *args: Any) -> bytes:
-    """What ``relay`` gives, an answer already; what it raises, as one."""
-    try:
-        return await relay(*args)
-    except Exception as error:
-        return await answer_to("a call", _again, (error,), {})
-
-
-def _again(error: Exception) -> None:
-    raise error
 
 
 class Steering:

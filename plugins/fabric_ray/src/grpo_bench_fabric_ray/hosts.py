@@ -48,16 +48,7 @@ def hosts_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Host]:
 
 def places(placement: Placement, here: str) -> list[tuple[str, ...]]:
     """The hosts of each worker; ``here`` where the placement names none."""
-    if not placement.nodes:
-        return [(here,)] * placement.workers
-    each = len(placement.nodes) // placement.workers
-    return [placement.nodes[rank * each:(rank + 1) * each] for rank in range(placement.workers)]
-
-
-def share(placement: Placement) -> int:
-    """GPUs of one worker on each of its hosts."""
-    each = max(1, len(placement.nodes) // placement.workers)
-    return placement.gpus // each
+    return list(placement.hosts) or [(here,)] * placement.workers
 
 
 def wanted(placements: Iterable[Placement], here: str) -> Counter[str]:
@@ -65,7 +56,7 @@ def wanted(placements: Iterable[Placement], here: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for placement in placements:
         for hosts in places(placement, here):
-            found.update(dict.fromkeys(hosts, share(placement)))
+            found.update(dict.fromkeys(hosts, placement.gpus_per_host))
     return found
 
 

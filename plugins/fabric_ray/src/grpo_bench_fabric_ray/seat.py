@@ -20,7 +20,7 @@ from grpo_bench.fabric.kit import read_answer, variables, worker_name
 
 from .actor import SeatActor, actor_name, steering
 from .aside import aside, asked
-from .hosts import Host, share
+from .hosts import Host
 
 PLACE_S = 120.0
 """Longest time in which the cluster gives a place on a host that is there."""
@@ -186,7 +186,7 @@ class RaySeat:
     async def _place(self, hosts: tuple[Host, ...]) -> Any:
         from ray.util.placement_group import placement_group
 
-        gpus = share(self.spec.placement)
+        gpus = self.spec.placement.gpus_per_host
         bundles = [{"CPU": _CPU, **({"GPU": float(gpus)} if gpus else {})} for _ in hosts]
         labels = [host.selector for host in hosts]
         group = await aside(PLACE_S, lambda: placement_group(
@@ -210,8 +210,8 @@ class RaySeat:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options = ray.remote(SeatActor).options(
-            name=actor_name(self._number), num_cpus=0, num_gpus=share(self.spec.placement), max_concurrency=_CALLS,
-            max_restarts=0, max_task_retries=0,
+            name=actor_name(self._number), num_cpus=0, num_gpus=self.spec.placement.gpus_per_host,
+            max_concurrency=_CALLS, max_restarts=0, max_task_retries=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0))
         for wait_s in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
             with suppress(ValueError):
@@ -258,14 +258,10 @@ class RaySeat:
             raise await self._explained(held, error) from error
 
     async def _explained(self, held: Held, error: Exception) -> Gone:
-        host = held.host.name
+        host, said = held.host.name, str(error).strip().splitlines()
         if await self._fabric.is_gone(held.host):
-            return Gone(f"host {host} is gone, and with it worker process {self.name}",
-                        hint=f"its output is in {self._fabric.logs / self.name}.log")
-        said = str(error).strip().splitlines()
-        return Gone(f"worker process {self.name} on {host} was lost together with the Ray actor that held it "
-                    f"({type(error).__name__}: {said[0] if said else ''})",
-                    hint=f"its output is in {self._fabric.logs / self.name}.log")
-
-
-
+            message = f"host {host} is gone, and with it worker process {self.name}"
+        else:
+            message = (f"worker process {self.name} on {host} was lost together with the Ray actor that held it "
+                       f"({type(error).__name__}: {said[0] if said else ''})")
+        return Gone(message, hint=f"its output is in {self._fabric.logs / self.name}.log")

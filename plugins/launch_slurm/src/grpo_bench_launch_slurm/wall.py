@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from grpo_bench.contract import InputError
 
@@ -16,16 +16,7 @@ from .form import Evaluation, goes_on
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
-
-
-class Span(Protocol):
-    """Seconds, at least and at most."""
-
-    @property
-    def least(self) -> float: ...
-
-    @property
-    def most(self) -> float: ...
+    from grpo_bench.registry.estimate import Duration
 
 
 def judged(plan: Plan, minutes: int | None, evaluation: Evaluation) -> Iterator[str]:
@@ -47,7 +38,7 @@ def judged(plan: Plan, minutes: int | None, evaluation: Evaluation) -> Iterator[
     yield f"time: as of {estimate.source}"
 
 
-def _judged(what: str, span: Span, minutes: int, onward: bool, remedies: str) -> Iterator[str]:
+def _judged(what: str, span: Duration, minutes: int, onward: bool, remedies: str) -> Iterator[str]:
     took = f"{what} {_minutes(span.least)} to {_minutes(span.most)} minutes, and a job has {minutes}"
     if span.most <= minutes * 60:
         yield f"time: {took}"
