@@ -120,6 +120,25 @@ def test_validation_has_the_engines_for_itself(virtual):
     assert (Phase.DRAIN, "train") in ended_in
 
 
+def test_validation_has_the_engines_for_itself_although_one_was_lost_before_it(virtual):
+    """A drain during which an engine is lost ends early; what it held up is finished before the validation."""
+    run = virtual(*ASYNC, "schedule.max_age=1", "hardware.workers=2", "grpo.max_steps=4", "grpo.prompts_per_step=4",
+                  "grpo.generations_per_prompt=3", "validation.max_tasks=4", "validation.period=1",
+                  "validation.metric=off", "validation.target=off", "checkpoint.period=0", "generator.token_s=0.01",
+                  "trainer.update_s=5", "limits.engine_restarts=100", "limits.rollout_retries=5",
+                  "limits.concurrency=2", 'generator.faults=[{at = "generate", kind = "break", call = 24}]')
+    assert run.outcome.status is Status.COMPLETED, run.outcome.error
+    assert any(event.data["name"] == "engine_lost" for event in run.of(Kind.ALARM))
+    validating = [(before.elapsed_s, after.elapsed_s) for before, after in itertools.pairwise(run.of(Kind.PHASE))
+                  if before.data["phase"] == Phase.VALIDATION]
+    assert len(validating) == 4
+    for event in run.of(Kind.ROLLOUT):
+        if event.data["purpose"] == "train":
+            began = event.elapsed_s - sum(value for hop, value in event.data["durations"].items() if hop != "queue")
+            beside = max(min(event.elapsed_s, end) - max(began, start) for start, end in validating)
+            assert beside < 1e-4, event.data["rollout_id"]
+
+
 def test_a_disk_that_refuses_the_record_ends_the_run_and_leaves_nothing_behind(virtual, tmp_path, monkeypatch):
     writes = itertools.count()
     pwrite, mkdtemp, made = os.pwrite, tempfile.mkdtemp, []

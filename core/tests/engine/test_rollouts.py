@@ -289,32 +289,77 @@ def test_a_worker_that_does_not_answer_is_a_time_out_of_that_rollout_alone():
     pool_test(body, workers=Workers(script={"g.1": DeadlineExceeded("late")}), rollout_retries=0)
 
 
-def test_draining_waits_for_running_rollouts_and_holds_the_others_back():
+def test_draining_finishes_the_prompts_that_have_begun_and_holds_the_others_back():
     async def body(pool, workers, events):
-        running = asyncio.create_task(group(pool, size=6))
+        running = asyncio.create_task(group(pool, "begun", size=5))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(group(pool, "waits", size=4))
         await asyncio.sleep(0.5)
         await pool.drain()
-        assert len(workers.calls) == 2 and workers.now == 0
+        assert running.done() and workers.now == 0
+        assert [name for _, name, _ in workers.calls] == [f"begun.{index}" for index in range(5)]
         await asyncio.sleep(100)
-        assert len(workers.calls) == 2
+        assert len(workers.calls) == 5
         pool.open_gates()
-        done = await running
-        assert len(done.trajectories) == 6
+        assert len((await waiting).trajectories) == 4
 
-    pool_test(body, concurrency=2)
+    pool_test(body, workers=Workers(size=1), concurrency=2)
 
 
-def test_rollouts_behind_a_closed_gate_hold_no_slot_and_keep_their_order():
+def test_a_slot_that_comes_free_in_a_drain_goes_to_a_prompt_that_has_begun():
     async def body(pool, workers, events):
-        training = asyncio.create_task(group(pool, "t", size=6))
+        tasks = [asyncio.create_task(group(pool, name, size=3)) for name in ("a", "b", "c")]
+        await asyncio.sleep(1.5)  # a has ended but for its last rollout, and the first of b has begun
+        await pool.drain()
+        assert [task.done() for task in tasks] == [True, True, False]
+        assert [name for _, name, _ in workers.calls] == ["a.0", "a.1", "a.2", "b.0", "b.1", "b.2"]
+        pool.open_gates()
+        await asyncio.gather(*tasks)
+
+    pool_test(body, workers=Workers(size=1), concurrency=2)
+
+
+def test_on_hold_a_drain_waits_for_what_runs_alone():
+    async def body(pool, workers, events):
+        running = asyncio.create_task(group(pool, size=5))
+        await asyncio.sleep(0.5)
+        pool.hold()
+        await pool.drain()
+        assert len(workers.calls) == 2 and workers.now == 0 and not running.done()
+        pool.release()
+        pool.open_gates()
+        assert len((await running).trajectories) == 5
+
+    pool_test(body, workers=Workers(size=1), concurrency=2)
+
+
+def test_a_drain_under_way_ends_where_the_pool_is_put_on_hold():
+    async def body(pool, workers, events):
+        running = asyncio.create_task(group(pool, size=5))
+        await asyncio.sleep(0.5)
+        draining = asyncio.create_task(pool.drain())
+        await asyncio.sleep(0.1)
+        pool.hold()
+        await draining
+        assert len(workers.calls) == 2 and workers.now == 0
+        pool.release()
+        pool.open_gates()
+        await running
+
+    pool_test(body, workers=Workers(size=1), concurrency=2)
+
+
+def test_prompts_behind_a_closed_gate_hold_no_slot_and_keep_their_order():
+    async def body(pool, workers, events):
+        training = [asyncio.create_task(group(pool, name, size=3)) for name in ("t", "u", "w")]
         await asyncio.sleep(0.5)
         await pool.drain()
         pool.open_gates(Purpose.VALIDATION)
         await group(pool, "v", size=4, purpose=Purpose.VALIDATION)
         pool.open_gates()
-        await training
+        await asyncio.gather(*training)
         assert [name for _, name, _ in workers.calls] == [
-            "t.0", "t.1", "v.0", "v.1", "v.2", "v.3", "t.2", "t.3", "t.4", "t.5"]
+            "t.0", "t.1", "t.2", "v.0", "v.1", "v.2", "v.3", "u.0", "u.1", "u.2", "w.0", "w.1", "w.2"]
 
     pool_test(body, workers=Workers(size=1), concurrency=2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,18 +88,22 @@ def anywhere(*_: Any, **__: Any) -> Iterator[None]:
     yield
 
 
+def serving_of(folder: Path, clock: Any, engines: Engines, pool: Pool) -> Serving:
+    profile = SimpleNamespace(limits=LimitSettings(), schedule=SimpleNamespace(in_flight="keep"),
+                              refit=SimpleNamespace(chunk_bytes=1024))
+    parts: Any = SimpleNamespace(plan=SimpleNamespace(profile=profile, transport="any"), generator=engines,
+                                 trainer=Trainer(), attributed=anywhere, between=anywhere)
+    events: list[Any] = []
+    record: Any = Recorder(clock, events.append)
+    return Serving(parts, pool, record, clock, folder, None, transfer_s=600)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("moment", ["pause", "receive", "resume"])
 @pytest.mark.parametrize("until_s", [1, 8], ids=["while_it_is_asked_why", "while_it_is_started"])
 def test_an_engine_that_a_rollout_finds_lost_during_a_refit_gets_the_weights_too(tmp_path, moment, until_s):
     async def main(clock: Any) -> None:
         engines, pool, recovering = Engines(), Pool(), []
-        profile = SimpleNamespace(limits=LimitSettings(), schedule=SimpleNamespace(in_flight="keep"),
-                                  refit=SimpleNamespace(chunk_bytes=1024))
-        parts: Any = SimpleNamespace(plan=SimpleNamespace(profile=profile, transport="any"), generator=engines,
-                                     trainer=Trainer(), attributed=anywhere, between=anywhere)
-        events: list[Any] = []
-        record: Any = Recorder(clock, events.append)
-        serving = Serving(parts, pool, record, clock, tmp_path, None, transfer_s=600)  # type: ignore[arg-type]
+        serving = serving_of(tmp_path, clock, engines, pool)
         await serving.refit(0)
 
         async def one_is_lost() -> None:
@@ -114,5 +119,37 @@ def test_an_engine_that_a_rollout_finds_lost_during_a_refit_gets_the_weights_too
         assert recovering and serving.version == 1
         assert engines.without_weights == set()
         assert not pool.held
+
+    run_virtual(main)
+
+
+def test_who_waits_for_lost_engines_goes_on_once_they_serve_whoever_has_the_trainer_then(tmp_path):
+    """The loop may hold it then, and wait for the very prompt that waits."""
+    async def main(clock: Any) -> None:
+        engines, pool, finished = Engines(), Pool(), asyncio.Event()
+        serving = serving_of(tmp_path, clock, engines, pool)
+        await serving.refit(0)
+
+        async def loop() -> None:
+            async with serving.trainer:
+                await finished.wait()
+
+        async def prompt() -> None:
+            await serving.recover("it does not answer")
+            finished.set()
+
+        tasks: list[asyncio.Task[None]] = []
+
+        async def others_come() -> None:
+            tasks.append(asyncio.create_task(loop()))
+            await asyncio.sleep(0)
+            tasks.append(asyncio.create_task(prompt()))
+
+        engines.lost_ones.add(0)
+        engines.during["receive"] = others_come
+        await serving.recover("it does not answer")
+        await asyncio.gather(*tasks)
+        assert len(tasks) == 2 and engines.without_weights == set() and not pool.held
+        assert not serving.trainer.locked()
 
     run_virtual(main)

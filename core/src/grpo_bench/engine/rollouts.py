@@ -3,8 +3,9 @@
 Each rollout worker runs at most ``limits.concurrency`` rollouts; the others wait here, in order. The rollouts of one
 prompt go to one worker, the one with the least under way, so that they can share the prompt's prefix. A rollout that
 ends without a sample is started again up to ``limits.rollout_retries`` times under another id (hence another random
-stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps waiting rollouts
-waiting: that is how a drain works, and how validation has the engines for itself.
+stream); what it ended as last is what its group gets. Each purpose has a gate, and a closed one keeps those prompts
+waiting of which no rollout has begun: that is how a drain works, and how validation has the engines for itself. A
+prompt that has begun is finished, so that no slot stands idle while the last rollouts are waited for.
 
 The rollouts of a worker that is lost go to another one (see :mod:`.crew`). Where the worker held an engine of the
 generator too, as where a rollout failed at the generator, ``recover`` comes first: it returns when all engines serve
@@ -33,6 +34,10 @@ _TAMPERING = "tampering"
 """The counter of patches that steered their own grading."""
 
 
+class _Prompt:
+    """One prompt of a pool, known by its identity."""
+
+
 class RolloutPool:
     """Runs rollouts on a worker group. ``sampling`` holds the stamped value of either purpose; ``owner`` is the part to
     name where a worker fails, ``beside`` whether the generator's engines share the workers' processes, rank by rank;
@@ -55,38 +60,47 @@ class RolloutPool:
         self._gates = {purpose: asyncio.Event() for purpose in Purpose}
         self.open_gates()
         self._whole = asyncio.Event()
-        self.release()
         self._running = 0
+        self._begun: set[_Prompt] = set()
         self._idle = asyncio.Event()
-        self._idle.set()
+        self.release()
 
     async def group(self, task: Task, *, name: str, group_id: int, position: Position, target: int, size: int,
                     purpose: Purpose) -> Group:
         """``size`` rollouts of one task; ``name`` prefixes their ids."""
         ranks = [self._crew.least_loaded()] * size
+        prompt = _Prompt()
         with self._crew.loaded(ranks):
-            async with asyncio.TaskGroup() as tasks:
-                rollouts = [tasks.create_task(self._rollout(ranks, index, task, f"{name}.{index}", group_id, purpose))
-                            for index in range(size)]
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    rollouts = [tasks.create_task(self._rollout(prompt, ranks, index, task, f"{name}.{index}", group_id,
+                                                                purpose)) for index in range(size)]
+            finally:
+                self._begun.discard(prompt)
+                self._settle()
         return Group(group_id, task.id, position, target, tuple(rollout.result() for rollout in rollouts))
 
-    async def drain(self) -> None:
-        """Start no rollout and wait until none runs."""
+    async def drain(self) -> bool:
+        """Begin no prompt and wait until all that have begun are finished; on hold, until no rollout runs. True where
+        nothing that has begun is left."""
         for gate in self._gates.values():
             gate.clear()
         await self._idle.wait()
+        return not self._begun
 
     def open_gates(self, *purposes: Purpose) -> None:
-        """Let waiting rollouts of these purposes (none given: of all) start again."""
+        """Let prompts of these purposes (none given: of all) begin again."""
         for purpose in purposes or Purpose:
             self._gates[purpose].set()
 
     def hold(self) -> None:
         """Start no rollout of any purpose until ``release``, whatever gates are open; those that run go on."""
         self._whole.clear()
+        self._settle()
 
     def release(self) -> None:
         self._whole.set()
+        self._settle()
 
     @asynccontextmanager
     async def replacing(self, rank: int) -> AsyncIterator[None]:
@@ -105,14 +119,14 @@ class RolloutPool:
                                          for rank in range(self._workers.size)), return_exceptions=True)
         return [repr(answer) if isinstance(answer, BaseException) else answer for answer in answers]
 
-    async def _rollout(self, ranks: list[int], index: int, task: Task, name: str, group_id: int,
+    async def _rollout(self, prompt: _Prompt, ranks: list[int], index: int, task: Task, name: str, group_id: int,
                        purpose: Purpose) -> Trajectory:
-        """One of a group's rollouts; ``ranks`` says on which worker each of them is."""
+        """One of a prompt's rollouts; ``ranks`` says on which worker each of them is."""
         attempt = 0
         while True:
             rollout_id = name if attempt == 0 else f"{name}r{attempt}"
             asked = self._clock.monotonic()
-            await self._enter(ranks, index, purpose)
+            await self._enter(prompt, ranks, index, purpose)
             waited = self._clock.monotonic() - asked
             trajectory = await self._admitted(ranks[index], task, rollout_id, group_id, purpose, waited)
             self._report(trajectory, attempt, ranks[index])
@@ -132,27 +146,36 @@ class RolloutPool:
         durations["queue"] = durations.get("queue", 0.0) + waited
         return replace(trajectory, durations=durations)
 
-    async def _enter(self, ranks: list[int], index: int, purpose: Purpose) -> None:
-        """Take a slot of the worker, or of another where it is lost, while the gate is open; one that has to wait at
-        the gate holds no slot."""
+    async def _enter(self, prompt: _Prompt, ranks: list[int], index: int, purpose: Purpose) -> None:
+        """Take a slot of the worker, or of another where it is lost, while the gate is open or where the prompt has
+        begun; one that has to wait at the gate holds no slot."""
         gate = self._gates[purpose]
         while True:
-            await gate.wait()
+            if prompt not in self._begun:
+                await gate.wait()
             await self._whole.wait()
             if not self._crew.serves(ranks[index]):
                 await self._crew.moved(ranks, index)
             slots = self._slots[ranks[index]]
             await slots.acquire()
-            if gate.is_set() and self._whole.is_set() and self._crew.serves(ranks[index]):
+            if (gate.is_set() or prompt in self._begun) and self._whole.is_set() and self._crew.serves(ranks[index]):
                 break
             slots.release()
         self._running += 1
-        self._idle.clear()
+        self._begun.add(prompt)
+        self._settle()
 
     def _leave(self, rank: int) -> None:
         self._slots[rank].release()
         self._running -= 1
-        if not self._running:
+        self._settle()
+
+    def _settle(self) -> None:
+        """Say whether a drain is over. On hold, what has begun cannot be finished, and the refit that ends the hold
+        waits for nothing else."""
+        if self._running or (self._begun and self._whole.is_set()):
+            self._idle.clear()
+        else:
             self._idle.set()
 
     async def _call(self, rank: int, task: Task, rollout_id: str, group_id: int, purpose: Purpose) -> Trajectory:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ class Serving:
         self._looking = asyncio.Lock()
         self._looks = 0
         self._restarts = 0
-        self._bare = False
+        self._served = asyncio.Event()
+        self._served.set()
         self._transfers = 0
 
     async def pause(self, *, drained: bool = True) -> None:
@@ -86,7 +87,8 @@ class Serving:
                 if self._restarts == before:
                     break
             await self.pause()
-        self.version, self._bare = version, False
+        self.version = version
+        self._served.set()
         self._pool.release()
         growth = {} if stats.probe_distance is None else {
             "probe_distance": stats.probe_distance, "probe_followed": stats.probe_followed}
@@ -96,11 +98,25 @@ class Serving:
     async def recover(self, cause: str) -> None:
         """Return when no engine is lost and all have the trainer's weights; ``cause`` is what somebody saw of it."""
         await self._restart_lost(cause, self._looks)
-        if self._bare:
-            async with self.trainer:
-                if self._bare:
+        while not self._served.is_set():
+            async with self._until_served() as alone:
+                if alone and not self._served.is_set():
                     await self.pause(drained=False)
                     await self.refit(self.version)
+
+    @asynccontextmanager
+    async def _until_served(self) -> AsyncIterator[bool]:
+        """Hold ``trainer`` (True), or nothing once all engines have weights: who holds it meanwhile may wait for the
+        rollout on whose behalf this is asked."""
+        held = asyncio.create_task(self.trainer.acquire())
+        served = asyncio.create_task(self._served.wait())
+        try:
+            await asyncio.wait((held, served), return_when=asyncio.FIRST_COMPLETED)
+            yield held.done()
+        finally:
+            served.cancel()
+            if not held.cancel():
+                self.trainer.release()
 
     async def _pass_on(self, version: int) -> RefitStats:
         parts, limits, step = self._parts, self._profile.limits, self._recorder.step
@@ -159,7 +175,7 @@ class Serving:
         limits = self._profile.limits
         # All at once, before anything is awaited: a refit that ends meanwhile has to see that it missed an engine.
         self._pool.hold()
-        self._bare = True
+        self._served.clear()
         self._restarts += len(engines)
         cause = await self._why(seen)
         with self._parts.attributed(Role.GENERATOR, step=self._recorder.step):

@@ -71,8 +71,10 @@ class Validator:
     async def validate(self, step: int) -> bool:
         """Validate the weights after ``step``; True where that meets the target."""
         self._recorder.enter(Phase.DRAIN)
-        await self._pool.drain()
-        await self._serving.recover("")
+        alone = False
+        while not alone:  # what a lost engine held up goes on once it is back, and is waited for again
+            alone = await self._pool.drain()
+            await self._serving.recover("")
         self._pool.open_gates(Purpose.VALIDATION)
         self._recorder.enter(Phase.VALIDATION)
         report, groups = await self._rolled(step)
