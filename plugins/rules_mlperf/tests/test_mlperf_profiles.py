@@ -177,8 +177,9 @@ def test_what_the_reference_ran_is_told_and_free(item: Requirement) -> None:
 @pytest.mark.parametrize(("key", "value"), [
     ("agent.agent_timeout_s", 7200.0), ("agent.command_timeout_s", 120), ("environment.test_timeout_s", 600.0),
     ("environment.command_timeout_s", 61.0), ("limits.rollout_s", 86_400.0), ("schedule.max_age", 4),
-    ("schedule.mode", "sync"), ("trainer.precision", "float32"), ("trainer.workers", 128), ("hardware.nodes", 16),
-    ("validation.max_tasks", None), ("checkpoint.period", 5), ("limits.rollout_retries", 0), ("seed", 4_000_000_000),
+    ("schedule.mode", "sync"), ("schedule.prompts_in_flight", 16), ("trainer.precision", "float32"),
+    ("trainer.workers", 128), ("hardware.nodes", 16), ("validation.max_tasks", None), ("checkpoint.period", 5),
+    ("limits.rollout_retries", 0), ("seed", 4_000_000_000),
     ("facts.trainer.opt_base_learning_rate", 1.0005e-6), ("trainer.model.mtp_num_layers", 0)])
 def test_what_is_free(key: str, value: Any) -> None:
     profile = whole("gb300-256")

@@ -87,7 +87,8 @@ def _settings(plan: Plan) -> list[tuple[str, str]]:
         ("policy", f"{plan.checkpoint.checkpoint}, {vocabulary}, at most {plan.checkpoint.max_context} in a sequence"),
         ("step", f"{grpo.prompts_per_step} prompts x {grpo.generations_per_prompt} rollouts, at most "
                  f"{grpo.max_steps} steps, {batch * grpo.max_steps:,} samples"),
-        ("schedule", "sync" if schedule.mode == "sync" else f"async, max age {schedule.max_age}, {schedule.in_flight}"),
+        ("schedule", ("sync" if schedule.mode == "sync" else f"async, max age {schedule.max_age}, {schedule.in_flight}")
+         + (f", at most {schedule.prompts_in_flight} prompts in flight" if schedule.prompts_in_flight else "")),
         ("validation", _validation(plan)),
         ("target", goal),
         ("weights", f"by {plan.transport}"

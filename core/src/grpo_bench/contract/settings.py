@@ -147,7 +147,11 @@ class ScheduleSettings(Settings):
     max_age: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
     """Weight versions by which a token may be older than the update that consumes it; 0 in sync mode."""
     in_flight: Literal["drain", "keep"] = "drain"
-    """What a refit does with running rollouts: wait for them, or preempt and go on under the new weights."""
+    """What a refit does with rollouts that are under way: wait until their prompts are finished, or preempt them and go
+    on under the new weights."""
+    prompts_in_flight: Several | None = None
+    """Prompts of training whose rollouts are under way at once; None: all that may be, so that those of a later step
+    use what an earlier step's leave idle."""
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleSettings:

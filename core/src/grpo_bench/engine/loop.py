@@ -128,7 +128,7 @@ class Loop:
         return self.progress.met or self.progress.step >= self._profile.grpo.max_steps
 
     async def _first_refit(self) -> None:
-        if why := self._parts.plan.incomparable:
+        if (why := self._parts.plan.incomparable) and not self._parts.plan.modelled:
             self._recorder.alarm("probe_not_compared", f"refits are not checked by log-probabilities: {why}")
         self._recorder.enter(Phase.REFIT)
         async with self._serving.trainer:
@@ -171,7 +171,8 @@ class Loop:
                             sampled_tokens=sum(trajectory.sampled_tokens for trajectory in trajectories))
 
     def _start_wanted(self, rollouts: asyncio.TaskGroup) -> None:
-        while (ticket := self._buffer.start()) is not None:
+        limit = self._profile.schedule.prompts_in_flight
+        while (limit is None or len(self._buffer.in_flight) < limit) and (ticket := self._buffer.start()) is not None:
             task = rollouts.create_task(self._roll(ticket, rollouts), name=f"group {ticket.group_id}")
             self._rolling.add(task)
             task.add_done_callback(self._rolling.discard)
@@ -190,7 +191,7 @@ class Loop:
             self._arrived.set()
         else:
             self._recorder.alarm("group_evicted", f"prompt {group.group_id} is too old for its step and starts again")
-            self._start_wanted(rollouts)
+        self._start_wanted(rollouts)
 
     async def _prepare(self, step: int, groups: Sequence[Group]) -> TrainBatch:
         """Log-probabilities, masks, advantages, in the contract's order."""
@@ -208,7 +209,7 @@ class Loop:
             n_sequences=batch.n_sequences, reward_mean=report.reward_mean, not_samples=dict(report.not_samples),
             advantage_zero_groups=report.zero_advantage_groups, masked=dict(report.masked),
             ages={str(age): count for age, count in report.ages.items()}, metrics=dict(report.metrics))
-        for name, message in report.alarms.items():
+        for name, message in report.alarms.items() if not self._parts.plan.modelled else ():
             self._recorder.alarm(name, message)
         return batch
 
