@@ -3,7 +3,8 @@
 A run's event loop is its clock: ``asyncio.sleep`` and ``asyncio.timeout`` follow ``loop.time()``. With the real loop
 that is the monotonic clock; with :class:`VirtualLoop` it is a number that jumps to the next timer whenever nothing is
 ready to run, so that an hour of modelled waiting takes as long as its computation. Virtual runs are deterministic:
-timers of the same instant fire in the order they were set, and threads, subprocesses and sockets are refused.
+timers of the same instant fire in the order they were set, and threads, subprocesses and sockets raise where they are
+made (see :mod:`.unreal`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import heapq
 import resource
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ..observers.ledger import apart
+from .unreal import refused, without
 
 T = TypeVar("T")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -94,66 +97,64 @@ class VirtualDeadlock(RuntimeError):
     """Everything waits and no timer is set: in real time this would hang for ever."""
 
 
-class _OrderedTimer(asyncio.TimerHandle):
-    """A timer that sorts by instant, then by the order of setting."""
-
-    def __init__(self, when: float, order: int, callback: Callable[..., object], args: tuple[Any, ...],
-                 loop: asyncio.AbstractEventLoop, context: Context | None) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self._order = order
-
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, _OrderedTimer)
-        return (self.when(), self._order) < (other.when(), other._order)
-
-
-class _Jump:
-    """Stands where a loop has its selector: instead of waiting for I/O it moves the loop's time."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise VirtualDeadlock("every task waits and nothing is scheduled")
-        if timeout > 0:
-            self._loop.jump()
-        return []
-
-    def close(self) -> None:
-        pass
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop without I/O whose time is virtual."""
+    """An event loop without I/O whose time is virtual. Timers lie in a heap by instant, then by the order of setting; a
+    cancelled one stays there until its instant."""
 
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_set = 0
         self._clock_resolution = 1e-9
-        self._selector = _Jump(self)
 
     def time(self) -> float:
         return self._now
 
-    def jump(self) -> None:
-        """Move to the instant of the earliest timer."""
-        self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
-
     def call_at(self, when: float, callback: Callable[..., object], *args: Any,
                 context: Context | None = None) -> asyncio.TimerHandle:
         self._timers_set += 1
-        timer = _OrderedTimer(when, self._timers_set, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
         return timer
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
-        raise RuntimeError("a virtual-time run has no threads")
+    def _run_once(self) -> None:
+        """Run what is ready, with the timers that are due; where nothing is, move to the instant of the next timer."""
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        timers = self._timers
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+            if not timers:
+                raise VirtualDeadlock("every task waits and nothing is scheduled")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now + self._clock_resolution:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
-    def _process_events(self, event_list: list[Any]) -> None:
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+        raise refused("threads", "run_in_executor")
+
+    async def subprocess_exec(self, protocol_factory: Any, program: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refused("subprocesses", "subprocess_exec", program)
+
+    async def subprocess_shell(self, protocol_factory: Any, cmd: Any, **kwargs: Any) -> NoReturn:
+        raise refused("subprocesses", "subprocess_shell", cmd)
+
+    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> NoReturn:
+        raise refused("sockets", "getaddrinfo", host)
+
+    async def create_unix_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refused("sockets", "create_unix_connection")
+
+    async def create_unix_server(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refused("sockets", "create_unix_server")
 
     def _write_to_self(self) -> None:
         pass
@@ -197,7 +198,7 @@ def run_real(make: Callable[[RealClock], Coroutine[Any, Any, T]]) -> T:
 def run_virtual(make: Callable[[VirtualClock], Any]) -> Any:
     """Run the coroutine that ``make`` returns under virtual time."""
     loop = VirtualLoop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with without(), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(make(VirtualClock(loop)))
 
 
