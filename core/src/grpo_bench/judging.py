@@ -1,8 +1,8 @@
 """Whether something is a result, and each reason why it is none.
 
 A run folder is judged by what its events say, by the run's ruleset, and by those observers that vouch for what they
-wrote. Anything else, such as a log or a submission, is shown to every installed ruleset that judges paths. A plugin
-that cannot be asked confirms nothing.
+wrote; a simulation, which is never one, only by its events. Anything else, such as a log or a submission, is shown to
+every installed ruleset that judges paths. A plugin that cannot be asked confirms nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def judge_run(folder: Path) -> Verdict:
     """The verdict on a run folder; RunFolderError where it holds no run that can be judged."""
     events = _events(folder)
     summary = summarise(events)
-    findings = (*_by_the_events(folder, events, summary), *_by_the_plugins(folder, events))
+    asked = () if events[0].data.get("modelled") else _by_the_plugins(folder, events)
+    findings = (*_by_the_events(folder, events, summary), *asked)
     return Verdict(folder, findings, summary["run"], summary, events)
 
 
@@ -144,15 +145,17 @@ def _by_the_events(folder: Path, events: Sequence[Event], summary: Mapping[str, 
         part = "evaluation" if evaluation else "run"
         yield "run", Finding("end", False, f"the record has no end: the {part} was cut off, or goes on")
         return
-    yield "run", _end(folder, events[-1])
+    yield "run", _end(folder, events[-1], simulated=bool(begun[0].get("modelled")))
     yield "run", _figures(events)
     missing = unaccounted(summary["ledger"], summary["wall_s"])
     yield "run", Finding("ledger", missing is None, "every second belongs to a phase" if missing is None else
                          f"{missing:.3f} s of {summary['wall_s']:.3f} s belong to no phase")
 
 
-def _end(folder: Path, ended: Event) -> Finding:
+def _end(folder: Path, ended: Event, *, simulated: bool) -> Finding:
     status = ended.data["status"]
+    if simulated:
+        return Finding("end", False, f"{status.replace('_', ' ')}, in a simulation")
     if status == Status.TRAINED:
         return Finding("end", False, "trained, and not evaluated yet", fix=f"grpo-bench eval {folder} evaluates it")
     return Finding("end", status == Status.TARGET_MET, status.replace("_", " "))

@@ -209,6 +209,15 @@ def test_the_panel_shows_whole_words_at_any_width(met: Any, width: int) -> None:
         assert words in "\n".join(lines), words
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_panel_of_a_simulation_shows_times_only(met: Any, width: int) -> None:
+    started = replace(met.events[0], data={**met.events[0].data, "modelled": "logs"})
+    lines = drawn([started, *met.events[1:-3]], width)
+    assert [line.split()[0] for line in lines] == ["grpo-bench", "step", "now", "speed", "time"]
+    assert "simulation of laptop" in lines[0]
+    assert not any(words in "\n".join(lines) for words in ("0.250", "0.300", "target"))
+
+
 def test_the_panel_counts_rollouts_only_while_some_are_under_way(history: Any) -> None:
     history.start()
     history.phase(Phase.ROLLOUT)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,30 @@ def test_a_run_that_was_cut_off_is_interrupted_with_what_is_known(met: Any) -> N
     assert (summary["status"], summary["steps"], summary["value"]) == ("interrupted", 2, 0.75)
     assert (summary["cpu_s"], summary["weights_sha256"]) == (None, None)
     assert sum(summary["ledger"].values()) == pytest.approx(summary["wall_s"])
+
+
+def test_a_simulation_says_so_first_and_has_no_figures_that_were_not_computed(history: Any) -> None:
+    history.start(modelled="logs", passes_at=2)
+    history.step = 0
+    history.validate(1)
+    history.one_step(1, 3)
+    history.end(Status.TARGET_MET)
+    summary = summarise(history.events)
+    assert list(summary) == ["modelled", "assumed", *KEYS]
+    assert (summary["modelled"], summary["assumed"]) == ("logs", ["status", "steps", "time_to_target_s"])
+    assert (summary["value"], summary["cpu_s"], summary["weights_sha256"]) == (None, None, None)
+    assert summary["scored"] is False and summary["time_to_target_s"] > 0
+
+
+@pytest.mark.parametrize(("passes_at", "step"), [(3, 3), (1, 2), (6, None), (None, None)])
+def test_a_simulations_target_is_met_by_the_first_weights_that_were_saved_from_the_assumed_step_on(
+        trained: Any, passes_at: int | None, step: int | None) -> None:
+    started = {**trained.events[0].data, "modelled": "logs", "passes_at": passes_at,
+               "settings": {"validation": {"deferred": True}}}
+    summary = summarise([replace(trained.events[0], data=started), *trained.events[1:-1]])
+    assert summary["assumed"] == ["time_to_target_s"]
+    updates = {event.step: event.elapsed_s for event in trained.events if event.kind == Kind.UPDATE}
+    assert summary["time_to_target_s"] == (None if step is None else pytest.approx(updates[step] - 0.25))
 
 
 def test_a_run_without_a_target_has_no_value(history: Any) -> None:

@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import grpo_bench.registry as registry
 from grpo_bench.registry import make_plan, resolve
 from grpo_bench.contract import PlanError
+from grpo_bench.engine.folder import software_of
 from grpo_bench.registry.provenance import dirty_sources, distribution_files, distribution_lock
 from grpo_bench.registry.statement import CONTAINER_DIGEST, container
 from grpo_bench.registry.places import packaged_file
@@ -114,7 +116,9 @@ def test_the_page_explains_every_key_of_the_statement(bench) -> None:
     page = (Path(__file__).parents[3] / "docs/package.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[^|]*`) \|", page.partition("## The provenance statement")[2], re.MULTILINE)
     explained = {name.strip("`") for row in rows for name in row.split(", ")}
-    assert explained == {"profile", *make_plan(resolve("base")).provenance}
+    plan = make_plan(resolve("base"))
+    assert explained == {*software_of(plan), *software_of(replace(plan, modelled="logs"))}
+    assert "modelled" not in software_of(plan)
 
 
 def test_a_container_is_what_was_said_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

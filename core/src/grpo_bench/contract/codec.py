@@ -106,9 +106,9 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 def to_jsonable(value: Any) -> Any:
     """Plain JSON data (no NaN literals) that :func:`from_jsonable` turns back into an equal value."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind is str or kind is int or kind is bool or value is None or (kind is float and math.isfinite(value)):
         return value
-    if kind is dict and not _TAGS & value.keys():
+    if kind is dict and _TAGS.isdisjoint(value):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [to_jsonable(item) for item in value]
@@ -140,6 +140,8 @@ def from_jsonable(data: Any) -> Any:
         return [from_jsonable(item) for item in data]
     if not isinstance(data, dict):
         return data
+    if _TAGS.isdisjoint(data):
+        return {key: from_jsonable(item) if isinstance(item, dict | list) else item for key, item in data.items()}
     if "$type" in data:
         return _known(data["$type"])(**{key: from_jsonable(item) for key, item in data.items() if key != "$type"})
     if "$array" in data:
@@ -153,8 +155,7 @@ def from_jsonable(data: Any) -> Any:
         return float(data["$float"])
     if "$path" in data:
         return Path(data["$path"])
-    content = data.get("$map", data)
-    return {key: from_jsonable(item) for key, item in content.items()}
+    return {key: from_jsonable(item) for key, item in data["$map"].items()}
 
 
 def _known(name: str) -> type[Any]:

@@ -32,7 +32,9 @@ class Kind(StrEnum):
     RUN_STARTED = "run_started"
     """The first (run, profile, seed, target, metric, max_steps, prompts_per_step, generations_per_prompt, scored,
     unscored, settings: the resolved profile, parts by role, observers, placements, layout: the hosts that these
-    name, to be drawn, tasks, provenance_sha256: of the statement beside the journal)"""
+    name, to be drawn, tasks, provenance_sha256: of the statement beside the journal; of a simulation, and of nothing
+    else, modelled: where its times are from, and passes_at: the first step whose weights are taken to meet the
+    target, or None. Rewards, losses and log-probabilities mean nothing there)"""
     PHASE = "phase"
     """The critical path goes over to another phase (phase)"""
     ROLLOUT = "rollout"

@@ -142,6 +142,8 @@ class Plugin:
     and :class:`PreflightContext` and yields Findings about this machine, however long that takes. ``judge`` (rulesets,
     optional) takes the path of something that is no run folder, such as a log, and returns Findings about it, or None
     where it knows no such thing.
+    ``policy`` (generators that are stand-ins, and no others; optional) makes what stands in the place of the core's
+    policy in rollout workers, for replies that are no text: called with ``({"generator": config}, client, clock)``.
     ``stand_in`` is True for mocks and modelled parts. ``known_failures`` are demands of the conformance kit that it is
     known not to meet, each with the reason.
     """
@@ -154,6 +156,7 @@ class Plugin:
     api: int = API_VERSION
     capabilities: Capabilities = field(default_factory=Capabilities)
     client: str | None = None
+    policy: str | None = None
     worker_factory: str | None = None
     env: WorkerEnv | None = None
     envs: tuple[WorkerEnv, ...] = ()

@@ -141,10 +141,7 @@ class Assembly:
         beside = plan.rollouts_beside_engines
         config = worker_config(
             environment=self._worker_part(Role.ENVIRONMENT), agent=self._worker_part(Role.AGENT),
-            client=plan.parts[Role.GENERATOR].descriptor.client or "", engines=engines, policy=_POLICY,
-            policy_config={"folder": str(plan.checkpoint.checkpoint), "max_context": profile.policy.max_context,
-                           "enable_thinking": profile.policy.enable_thinking,
-                           "tool_parser": profile.policy.tool_parser},
+            client=plan.parts[Role.GENERATOR].descriptor.client or "", engines=engines, **self._policy(),
             limits=profile.limits, program=plan.parts[Role.AGENT].descriptor.capabilities.form == "program",
             run_folder=str(self._folder.absolute()))
         placement = plan.placements.get("rollout", Placement())
@@ -152,6 +149,15 @@ class Assembly:
         return GroupSpec(name="rollout", target=TARGET, config=config,
                          placement=replace(placement, workers=count), colocate=engines[0].group if beside else None,
                          start_deadline_s=profile.limits.start_s)
+
+    def _policy(self) -> dict[str, Any]:
+        """What rollout workers make their policy of."""
+        generator, policy = self.plan.parts[Role.GENERATOR], self.plan.profile.policy
+        if (own := generator.descriptor.policy) is not None:
+            return {"policy": own, "policy_config": {"generator": generator.config.model_dump(mode="json")}}
+        return {"policy": _POLICY, "policy_config": {
+            "folder": str(self.plan.checkpoint.checkpoint), "max_context": policy.max_context,
+            "enable_thinking": policy.enable_thinking, "tool_parser": policy.tool_parser}}
 
     def _worker_part(self, role: Role) -> PluginSpec:
         part = self.plan.parts[role]

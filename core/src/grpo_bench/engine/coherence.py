@@ -17,7 +17,7 @@ from ..registry import read_object
 from ..registry.provenance import source_faults
 from .evaluation import set_otherwise
 from .folder import software_sha256
-from .resume import PROFILE, provenance_file, unequal
+from .resume import PROFILE, SIMULATED, provenance_file, unequal
 
 _BEGINNINGS = (Kind.RUN_STARTED, Kind.RESUMED, Kind.EVALUATION_STARTED)
 
@@ -25,7 +25,7 @@ _BEGINNINGS = (Kind.RUN_STARTED, Kind.RESUMED, Kind.EVALUATION_STARTED)
 def unscored_by(folder: Path, events: Sequence[Event]) -> list[str]:
     """Every reason why a run cannot count that its record knows, whether or not it draws that conclusion itself."""
     training, evaluation = divided(events)
-    found: list[str] = []
+    found = [SIMULATED] if training[0].data.get("modelled") else []
     for data in (training[0].data, *(event.data for event in evaluation[:1])):
         found += data["unscored"]
         parts = [*data["parts"].items(), *(("observer", part) for part in data.get("observers", ()))]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import (
-    Boundary, GrpoBenchError, Interrupted, Kind, Phase, PluginError, RunFacts, RunFolderError, Status, load_object,
+    Boundary, GrpoBenchError, Interrupted, Kind, Phase, PluginError, Role, RunFacts, RunFolderError, Status,
+    load_object,
 )
 from ..contract.history import CLOCKS
 from ..observers import Journal, Observers, Tally
@@ -57,7 +58,7 @@ class Conductor(ABC):
                 record_software(attempt.records, attempt.software, plan)
             self._observers = Observers(
                 attempt.folder, journal, observers=[(part.name, self._observer(part)) for part in plan.observers],
-                display=display, json_output=json_output, logger=self._logger,
+                display=display, json_output=json_output, logger=self._logger, rollouts=not plan.modelled,
                 alarm=lambda name, message: self._recorder.alarm(name, message))
         except GrpoBenchError as error:
             self._logger.error("the attempt cannot begin", exc_info=error)
@@ -97,23 +98,33 @@ class Conductor(ABC):
         """The work failed, and nothing is closed yet."""
 
     async def _work_parts(self) -> tuple[Status, str | None]:
-        policy = self._plan.profile.policy
-        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
-                                 tool_parser=policy.tool_parser)
         self._transport = Scratch(memory=_IN_MEMORY * self._plan.profile.refit.chunk_bytes,
                                   parent=self._folder.absolute() if len(self._plan.layout.hosts) > 1 else None)
-        self._parts = self._assembled(tuple(chat_format.stop_ids))
+        self._parts = self._assembled(self._stop_token_ids())
         async with asyncio.TaskGroup() as tasks:
-            watchdog = tasks.create_task(watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s,
-                                               self._waiting, self._logger), name="watchdog")
+            watchdog = None if self._plan.modelled else tasks.create_task(self._watch(), name="watchdog")
             try:
                 await self._parts.start()
                 result = await self._perform(self._parts, self._transport.path)
             finally:
                 if self._busy is not None:
                     await self._busy.pool.close()
-            watchdog.cancel()
+            if watchdog is not None:
+                watchdog.cancel()
         return result
+
+    async def _watch(self) -> None:
+        """Look out for stalls. Nobody does in a simulation: it stands still by its model, and what waits there for ever
+        is found when no timer is left."""
+        await watch(self._recorder, self._clock, self._plan.profile.limits.stall_report_s, self._waiting, self._logger)
+
+    def _stop_token_ids(self) -> tuple[int, ...]:
+        if self._plan.parts[Role.GENERATOR].descriptor.policy is not None:
+            return ()
+        policy = self._plan.profile.policy
+        chat_format = ChatFormat(self._plan.checkpoint.checkpoint, enable_thinking=policy.enable_thinking,
+                                 tool_parser=policy.tool_parser)
+        return tuple(chat_format.stop_ids)
 
     def _observer(self, part: Part) -> object:
         context = bare_context(self._plan, part, self._folder, self._clock, self._logger)

@@ -23,7 +23,9 @@ from ..registry import Plan, make_plan, read_object, recorded
 from ..registry.fit import stored_transport
 from ..registry.names import dotted
 from ..registry.overrides import parse_overrides
-from .resume import CHECKPOINTS, FINISHED, PROFILE, differences, leads_on, provenance_file, refused, unequal
+from .resume import (
+    CHECKPOINTS, FINISHED, PROFILE, differences, leads_on, provenance_file, refuse_simulated, refused, unequal,
+)
 from .series import Weights, series_of
 from .validating import due_steps
 
@@ -158,6 +160,7 @@ def set_otherwise(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> I
 
 
 def _check_trained(folder: Path, training: Sequence[Event]) -> None:
+    refuse_simulated(folder, training)
     if not training:
         raise RunFolderError(f"{folder} holds no run that has started")
     settings = settings_of(training)

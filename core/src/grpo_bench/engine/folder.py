@@ -53,8 +53,9 @@ def record_software(folder: Path, attempt: int, plan: Plan) -> None:
 
 
 def software_of(plan: Plan) -> dict[str, Any]:
-    """What an attempt is made of: the profile's name, and the provenance statement of its plan."""
-    return {"profile": plan.name, **plan.provenance}
+    """What an attempt is made of: the profile's name, and the provenance statement of its plan; of a simulation first
+    of all where its times are from."""
+    return {**({"modelled": plan.modelled} if plan.modelled else {}), "profile": plan.name, **plan.provenance}
 
 
 def software_sha256(software: Mapping[str, Any]) -> str:

@@ -22,6 +22,8 @@ from .validating import due_steps
 
 PROFILE = "profile.json"
 CHECKPOINTS = "checkpoints"
+SIMULATED = "it is a simulation"
+"""Why one cannot count as a result."""
 FINISHED = (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED)
 _COMPARED = ("python", "distributions", "libraries", "environments", "policy", "tasks")
 """What of the provenance has to be equal."""
@@ -55,6 +57,7 @@ def prepare(folder: Path, *, force: bool = False) -> tuple[Plan, Resumption | No
     if not (folder / PROFILE).is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no {PROFILE}")
     history = tuple(read_training(folder)) if (folder / JOURNAL).exists() else ()
+    refuse_simulated(folder, history)
     if not history:
         if (folder / CHECKPOINTS).exists():
             raise RunFolderError(f"{folder} has checkpoints, but its {JOURNAL} is empty or gone",
@@ -87,6 +90,15 @@ def _check_unfinished(folder: Path, history: Sequence[Event]) -> None:
     if not leads_on(settings_of(history)):
         raise RunFolderError(f"{folder} saved no full checkpoints: it would start again under a clock that already ran",
                              hint="start a new run")
+
+
+def refuse_simulated(folder: Path, history: Sequence[Event]) -> None:
+    """RunFolderError where nothing was ever trained; a journal that is empty cannot tell, but the provenance can."""
+    kept = folder / provenance_file(1)
+    said = history[0].data if history else read_object(kept) if kept.is_file() else {}
+    if said.get("modelled"):
+        raise RunFolderError(f"{folder} is a simulation: nothing in it was trained, so there is nothing to go on with",
+                             hint="grpo-bench run starts a run, grpo-bench simulate another simulation")
 
 
 def leads_on(settings: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from .checkpoints import CheckpointStore
 from .clock import VirtualClock
 from .conductor import Conductor
 from .loop import Loop
-from .resume import CHECKPOINTS, Resumption, leads_on
+from .resume import CHECKPOINTS, SIMULATED, Resumption, leads_on
 from .stopping import Stops
 
 
@@ -75,6 +75,8 @@ class Training(Conductor):
         self._lost_trainer = blamed or await self._parts.lost_trainer()
 
     def _goes_on(self) -> str:
+        if self._plan.modelled:
+            return "grpo-bench simulate makes another simulation"
         if leads_on(self._plan.resolved):
             return f"grpo-bench resume {self._folder} goes on with it"
         return "start a new run: this one saves no full checkpoints to go on from"
@@ -89,13 +91,14 @@ def facts_of(plan: Plan, run: str, clock: Any) -> dict[str, Any]:
         "metric": profile.validation.metric, "max_steps": profile.grpo.max_steps,
         "prompts_per_step": profile.grpo.prompts_per_step,
         "generations_per_prompt": profile.grpo.generations_per_prompt, "scored": not unscored, "unscored": unscored,
-        **made_of(plan),
+        **({"modelled": plan.modelled, "passes_at": plan.passes_at} if plan.modelled else {}), **made_of(plan),
     }
 
 
 def unscored_of(plan: Plan, clock: Any) -> list[str]:
     """Why what runs under ``clock`` cannot count as a result."""
-    return [*plan.unscored, *(["its time was virtual"] if isinstance(clock, VirtualClock) else [])]
+    return [*([SIMULATED] if plan.modelled else []), *plan.unscored,
+            *(["its time was virtual"] if isinstance(clock, VirtualClock) else [])]
 
 
 def made_of(plan: Plan) -> dict[str, Any]:

@@ -45,8 +45,9 @@ def weights(view: RunView) -> list[dict[str, Any]]:
 
 
 def to_evaluate(view: RunView) -> list[int]:
-    """The steps whose weights were saved for an evaluation that has not come to its end, and are not evaluated yet."""
-    if view.summary["status"] in (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED):
+    """The steps whose weights were saved for an evaluation that has not come to its end, and are not evaluated yet. A
+    simulation leaves none."""
+    if view.modelled or view.summary["status"] in (Status.TARGET_MET, Status.TARGET_MISSED, Status.COMPLETED):
         return []
     saved = [item["step"] for item in view.tally.evaluated.get("checkpoints", ())] or sorted(view.training.checkpoints)
     evaluated = {item.step for item in view.validations}
@@ -98,6 +99,10 @@ def stage(view: RunView) -> str:
     """How far a deferred evaluation is that has not come to its end; empty where there is none."""
     summary, left = view.summary, to_evaluate(view)
     told, status = summary["evaluation"], summary["status"]
+    if status == Status.TRAINED and view.modelled:
+        met = view.tally.taken_to_meet
+        return f"trained for {counted(summary['steps'], 'step')}, " + (
+            f"target assumed met by step {met[0]} in {duration(met[1])}" if met else "to be evaluated later")
     if status == Status.TRAINED:
         return f"trained for {counted(summary['steps'], 'step')}, {counted(len(left), 'checkpoint')} to evaluate"
     if told is None or status not in (Status.INTERRUPTED, Status.FAILED):

@@ -117,8 +117,9 @@ class JournalView:
             side.turns[rollout.turns] += 1
             side.tokens[rollout.tokens] += 1
             side.ends[rollout.end] += 1
-            side.counted.update(rollout.counted)
-            side.counted_in.update(rollout.counted.keys())
+            if rollout.counted:
+                side.counted.update(rollout.counted)
+                side.counted_in.update(rollout.counted.keys())
 
     def _take(self, event: Event) -> None:
         step, data = event.step or 0, dict(event.data)

@@ -29,14 +29,15 @@ def panel(state: RunState, elapsed_s: float, width: int, curves: bool) -> Group:
     cells = [
         _how_far(state, room or 20),
         ("now", Text(name(state.phase), style="cyan"), Text(_rollouts(state))),
-        (state.metric_name or "pass@k", _value(state), Text(_curve(state.values, room, state.target), style="green")),
-        *([] if state.weights else [_reward(state, room)]),
+        *([] if state.modelled else [_metric(state, room)]),
+        *([] if state.weights or state.modelled else [_reward(state, room)]),
         ("speed", Text(f"{number(state.rate, 0)} tokens/s"),
          Text(f"{duration(state.step_seconds)} {unit}" if state.step_seconds is not None else "")),
         ("time", Text(stopwatch(elapsed_s)), Text(f"~{stopwatch(left)} to {last}" if left else "")),
     ]
     evaluation = ", evaluation" if state.weights else ""
-    title = Text.assemble(("grpo-bench", "bold"), f" {state.profile}, seed {state.seed}{evaluation}")
+    what = "simulation of " if state.modelled else ""
+    title = Text.assemble(("grpo-bench", "bold"), f" {what}{state.profile}, seed {state.seed}{evaluation}")
     rule = Rule(title, align="left", style="dim", characters="─" if curves else "-")
     return Group(rule, _two_columns(cells) if width >= _NARROW else _one_column(cells))
 
@@ -48,6 +49,11 @@ def _how_far(state: RunState, room: int) -> Row:
     place, step = state.place
     return ("checkpoint", Text(f"{place} of {len(state.weights)}, step {step}"),
             ProgressBar(total=len(state.weights), completed=state.evaluated, width=room))
+
+
+def _metric(state: RunState, room: int) -> Row:
+    return (state.metric_name or "pass@k", _value(state),
+            Text(_curve(state.values, room, state.target), style="green"))
 
 
 def _reward(state: RunState, room: int) -> Row:

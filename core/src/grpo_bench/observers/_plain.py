@@ -7,7 +7,7 @@ from typing import Any
 
 from ._layout import grid, wrapped
 from ._record import a_step
-from ._text import counted, duration, metric_label, name, taken_back
+from ._text import assumed, counted, duration, metric_label, name, simulated, taken_back
 
 _MOST_NOTICES = 10
 _ENDS = {"target_met": "target met", "target_missed": "target missed"}
@@ -29,9 +29,15 @@ def lines(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     yield from _notices(record, width)
 
 
+def subject(record: Mapping[str, Any]) -> str:
+    """Which run it is, and whether it was one."""
+    return f"{'simulation of ' if record.get('modelled') else ''}{record['profile']}, seed {record['seed']}"
+
+
 def headline(record: Mapping[str, Any]) -> str:
     """How the run ended, in a few words."""
-    words, steps = _ENDS.get(record["status"], record["status"]), counted(record["steps"], "step")
+    words, steps = str(_ENDS.get(record["status"], record["status"])), counted(record["steps"], "step")
+    words = assumed(words) if record.get("modelled") else words
     if record["stage"]:
         return record["stage"]
     if record["going_on"]:
@@ -43,8 +49,8 @@ def headline(record: Mapping[str, Any]) -> str:
 
 
 def outcome(record: Mapping[str, Any]) -> str:
-    """The metric at the latest validation, against its target; empty where there is no validation."""
-    if not record["validations"]:
+    """The metric at the latest validation, against its target; empty where there is no validation that found it out."""
+    if not record["validations"] or record.get("modelled"):
         return ""
     last, metric = record["validations"][-1], shown_metric(record)
     target = f" against a target of {record['target']:g}" if record["target"] is not None else ""
@@ -62,7 +68,9 @@ def titled(title: str, table: Sequence[str]) -> list[str]:
 
 def _head(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     room = width or 100
-    yield from wrapped(f"{record['profile']}, seed {record['seed']}: {headline(record)}", room, 2)
+    yield from wrapped(f"{subject(record)}: {headline(record)}", room, 2)
+    if modelled := record.get("modelled"):
+        yield from wrapped(simulated(modelled), room, 2)
     if words := outcome(record):
         yield from wrapped(words, room, 2)
     yield f"run {record['run']}"
@@ -112,7 +120,11 @@ def _stragglers(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
 
 def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     found = record["validations"]
-    if found:
+    if found and record.get("modelled"):
+        rows = [(str(item["step"]), str(item["tasks"]), duration(item["seconds"]), duration(item["at_s"]))
+                for item in found]
+        yield from titled("Validations", grid(("step", "tasks", "took", "at"), rows, ">>>>", _inside(width)))
+    elif found:
         metric = shown_metric(record)
         rows = [(str(item["step"]), f"{item['metrics'][metric]:.3f}", f"± {item['standard_error']:.3f}",
                  f"{item['passed']} of {item['tasks']}", duration(item["seconds"]), duration(item["at_s"]))

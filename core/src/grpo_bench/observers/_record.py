@@ -14,10 +14,14 @@ from ._view import RunView
 from .attribution import of_hop, of_phase
 from .ledger import unaccounted
 
+_RESULTS = ("passed", "metrics", "standard_error")
+"""What a validation found out."""
+
 
 def record(view: RunView) -> dict[str, Any]:
     """Seconds are floats. ``share`` is of the wall clock for phases, of the time of all rollouts for hops. Phases, hops
-    and processes are the training's; those of a deferred evaluation stand under ``evaluation``."""
+    and processes are the training's; those of a deferred evaluation stand under ``evaluation``. A simulation has no
+    results of validations."""
     summary, started = view.summary, view.started
     return {
         **summary, "profile": started.get("profile"), "seed": started.get("seed"), "scored": view.tally.scored,
@@ -32,7 +36,7 @@ def record(view: RunView) -> dict[str, Any]:
         "validations": [
             {"step": item.step, "at_s": item.elapsed_s,
              "counts_s": view.tally.updated_s.get(item.step, item.elapsed_s), **{key: item.data[key] for key in (
-                "k", "tasks", "passed", "metrics", "standard_error", "seconds", "target_met")}}
+                 "k", "tasks", *(() if view.modelled else _RESULTS), "seconds", "target_met")}}
             for item in view.validations],
         "plugins": [
             {"role": item.role, "plugin": item.plugin or None, "distribution": item.distribution or None,

@@ -140,7 +140,8 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
         "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": or_none(text),
         "max_steps": count, "prompts_per_step": count, "generations_per_prompt": count, "scored": flag,
         "settings?": _OBJECT, "parts?": map_of(_OBJECT), "tasks?": _OBJECT, "placements?": map_of(_OBJECT),
-        "layout?": _LAYOUT, "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text},
+        "layout?": _LAYOUT, "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text,
+        "modelled?": text, "passes_at?": or_none(count)},
     Kind.PHASE: {"phase": text},
     Kind.ROLLOUT: {
         "rollout_id": text, "group_id": count, "task_id": text, "purpose": one_of(Purpose), "end": one_of(End),

@@ -26,12 +26,15 @@ _PLACEMENT_WIDTHS = (1080, 720, 360)
 def learning(view: RunView) -> list[str]:
     if not view.validations and not view.steps:
         return ["<h2>Learning</h2>", '<p class="note">The run ended before its first step was over.</p>']
+    tabled = [_more("Validations", tables.validations(view)) if view.validations else "",
+              _more("Steps", tables.steps(view)) if view.steps else ""]
+    if view.modelled:
+        return ["<h2>Learning</h2>", '<p class="note">Nothing was computed: a simulation has no rewards, losses or '
+                "accuracy.</p>", *tabled]
     note = "The band is one standard error over tasks to either side." if view.validations else ""
     return [
         "<h2>Learning curve</h2>", f'<p class="note">{note}</p>',
-        _figure(partial(learning_curve, view), _CURVE_SIZES, right=100),
-        _more("Validations", tables.validations(view)) if view.validations else "",
-        _more("Steps", tables.steps(view)) if view.steps else "",
+        _figure(partial(learning_curve, view), _CURVE_SIZES, right=100), *tabled,
     ]
 
 

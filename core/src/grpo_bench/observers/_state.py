@@ -15,10 +15,11 @@ _RECENT = 10
 class RunState:
     """The state after the events it was fed. ``done`` and ``total`` count the rollouts of the batch or the validation
     that is under way; ``total`` is None where nobody knows it yet. ``saved`` are the steps whose weights the training
-    left to a deferred evaluation, ``weights`` those that it goes through: none while there is no evaluation."""
+    left to a deferred evaluation, ``weights`` those that it goes through: none while there is no evaluation.
+    ``modelled`` says where a simulation's times are from."""
 
     def __init__(self) -> None:
-        self.run = self.profile = ""
+        self.run = self.profile = self.modelled = ""
         self.seed = self.step = self.max_steps = 0
         self.metric: str | None = None
         self.target: float | None = None
@@ -125,6 +126,7 @@ class RunState:
 
     def _started(self, data: Any) -> None:
         self.run, self.profile, self.seed = data["run"], data["profile"], data["seed"]
+        self.modelled = data.get("modelled", "")
         self.metric, self.target, self.max_steps = data["metric"], data["target"], data["max_steps"]
         self.total[Purpose.TRAIN] = data["prompts_per_step"] * data["generations_per_prompt"]
 

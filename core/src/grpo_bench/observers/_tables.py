@@ -60,8 +60,9 @@ def phases(view: RunView) -> str:
     missing = unaccounted(spent, wall)
     note = "" if missing is None else f' <span class="bad">{duration(abs(missing))} unaccounted for</span>'
     foot = ("sum", duration(sum(spent.values())), "100%", duration(_record.a_step(every)), Cell("", _BESIDE))
+    took = "The simulated run takes" if view.modelled else "The run took"
     return table(("phase", "time", "share", "a step", Cell("whose work", _BESIDE)), rows, numeric_from=1, foot=foot) + (
-        f'<p class="note">The run took {duration(wall)} of wall clock from the start of its process.{note}</p>')
+        f'<p class="note">{took} {duration(wall)} of wall clock from the start of its process.{note}</p>')
 
 
 def hosts(picture: Picture) -> str:
@@ -171,6 +172,10 @@ def counted(view: RunView) -> str:
 
 
 def validations(view: RunView) -> str:
+    if view.modelled:
+        return table(("after step", "tasks", "took", "at"), (
+            (str(item.step), str(item.data["tasks"]), duration(item.data["seconds"]), duration(item.elapsed_s))
+            for item in view.validations), numeric_from=0)
     rows = []
     for validated in view.validations:
         data = validated.data
@@ -182,6 +187,10 @@ def validations(view: RunView) -> str:
 
 
 def steps(view: RunView) -> str:
+    if view.modelled:
+        return table(("step", "rollouts", "sampled tokens", "time"), (
+            (str(row.step), f"{row.step_data['rollouts']:,}", f"{row.step_data['sampled_tokens']:,}",
+             duration(row.step_data["seconds"])) for row in view.steps), numeric_from=0)
     rows = []
     for row in view.steps:
         masked = sum((row.batch.get("masked") or {}).values())

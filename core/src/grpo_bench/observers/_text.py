@@ -48,6 +48,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def simulated(modelled: str) -> str:
+    """What a reader has to know of a simulation first."""
+    return (f"A simulation: nothing was computed, so there are no rewards, losses or accuracy, and whether the target "
+            f"is met is assumed. Its times are from {modelled}.")
+
+
+def assumed(words: str) -> str:
+    """How a simulation ended, in words: ``target assumed met`` for ``target met``."""
+    first, _, rest = words.partition(" ")
+    return f"{first} assumed {rest}" if first.lower() == "target" else words
+
+
 def taken_back(seconds: float, steps: int, rollouts: int) -> str:
     """What a resumption made undone of an attempt; a dash for nothing."""
     if not (seconds or rollouts):

@@ -52,6 +52,11 @@ class RunView:
         return self.tally.summary()
 
     @property
+    def modelled(self) -> str:
+        """Where the times of a simulation are from; empty for what ran."""
+        return self.tally.modelled
+
+    @property
     def started(self) -> Mapping[str, Any]:
         return self.tally.started
 

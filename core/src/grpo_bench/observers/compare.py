@@ -13,7 +13,7 @@ from typing import Any
 
 from ..contract import Status
 from ._layout import grid, wrapped
-from ._plain import headline, outcome, titled
+from ._plain import headline, outcome, subject, titled
 from ._record import plain, record
 from ._text import counted, duration, name
 from ._view import RunView
@@ -39,10 +39,10 @@ def compare(a: RunView, b: RunView) -> dict[str, Any]:
     """All that can be said of two runs, as plain data."""
     records = [record(view) for view in (a, b)]
     started = [{**view.started, **({"settings": view.settings} if view.settings else {})} for view in (a, b)]
-    kept = ("run", "profile", "seed", "status", "going_on", "scored", "unscored", "metric", "value", "target", "steps",
-            "attempts", "time_to_target_s", "wall_s", "cpu_s", "validations", "stage", "evaluation")
+    kept = ("modelled", "run", "profile", "seed", "status", "going_on", "scored", "unscored", "metric", "value",
+            "target", "steps", "attempts", "time_to_target_s", "wall_s", "cpu_s", "validations", "stage", "evaluation")
     return {
-        "a": {key: records[0][key] for key in kept}, "b": {key: records[1][key] for key in kept},
+        "a": {key: records[0].get(key) for key in kept}, "b": {key: records[1].get(key) for key in kept},
         "described": all("settings" in data for data in started), "warnings": list(_warnings(records, started)),
         "phases": _beside(records, "phases", "phase", ("seconds", "share", "step_median_s", "work")),
         "hops": _beside(records, "hops", "hop", ("seconds", "share", "mean_s", "longest_s", "work")),
@@ -60,9 +60,12 @@ def _warnings(records: Sequence[Mapping[str, Any]], started: Sequence[Mapping[st
         yield "both are the same run"
     for label, one in zip("AB", records):
         steps = counted(one["steps"], "step")
+        if modelled := one.get("modelled"):
+            yield (f"{label} is a simulation with times from {modelled}: nothing in it was computed, and whether it "
+                   "meets the target is assumed")
         if one["going_on"]:
             yield f"{label} is still going on: {one['stage'] or steps + ' so far'}"
-        elif one["status"] in _OPEN:
+        elif one["status"] in _OPEN and not (one.get("modelled") and one["status"] == Status.TRAINED):
             yield f"{label} did not come to its end: {one['stage'] or one['status'] + ' after ' + steps}"
         if one["attempts"] > 1:
             yield (f"{label} took {one['attempts']} attempts: each has a start-up of its own, and what was taken back "
@@ -142,8 +145,8 @@ def _lines(data: Mapping[str, Any], width: int | None) -> Iterator[str]:
     room = width or 100
     for label in "ab":
         one = data[label]
-        yield from wrapped(f"{label.upper()} {one['profile']}, seed {one['seed']}: {headline(one)}", room, 3)
-        yield f"   {outcome(one)}" if outcome(one) else "   no validation"
+        yield from wrapped(f"{label.upper()} {subject(one)}: {headline(one)}", room, 3)
+        yield f"   {outcome(one) or ('nothing was computed' if one['modelled'] else 'no validation')}"
         yield f"   run {one['run']}"
     for warning in data["warnings"]:
         yield from wrapped(f"warning: {warning}", room, 2)

@@ -29,12 +29,13 @@ class Observers:
     """All observers of one run, its ``journal`` among them.
 
     ``observers`` are those that plugins made, as (name, object). ``display`` ``progress`` shows the run, on stderr
-    under ``json_output``. ``alarm(name, message)`` is called where an observer fails.
+    under ``json_output``. ``rollouts`` says whether rollouts are kept. ``alarm(name, message)`` is called where an
+    observer fails.
     """
 
     def __init__(self, folder: Path, journal: Journal, *, alarm: Callable[[str, str], None], logger: Any,
                  observers: Iterable[tuple[str, object]] = (), display: Literal["progress", "quiet"] = "quiet",
-                 json_output: bool = False) -> None:
+                 json_output: bool = False, rollouts: bool = True) -> None:
         self._alarm = alarm
         self._logger = logger
         self._progress = Progress(json_output=json_output) if display == "progress" else None
@@ -42,7 +43,8 @@ class Observers:
         self._failed: list[tuple[str, str]] = []
         self._over = False
         self._trajectories = TrajectoryWriter(folder)
-        self._add("trajectories", self._trajectories)
+        if rollouts:
+            self._add("trajectories", self._trajectories)
         for name, observer in observers:
             self._add(name, observer)
         self._add("report", ReportWriter(folder))

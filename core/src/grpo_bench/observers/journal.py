@@ -27,6 +27,7 @@ EVALUATION = "eval"
 """The folder in a run's that holds the journal of its deferred evaluation."""
 _DURABLE = frozenset({Kind.RUN_STARTED, Kind.STEP, Kind.VALIDATION, Kind.CHECKPOINT, Kind.RESUMED,
                       Kind.EVALUATION_STARTED, Kind.ERROR, Kind.RUN_ENDED})
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _KEYS = {"seq", "at", "elapsed_s", "kind", "step", "data"}
 
 
@@ -113,7 +114,7 @@ def encode(event: Event) -> str:
     """One line of the journal."""
     record = {"seq": event.seq, "at": event.at, "elapsed_s": event.elapsed_s, "kind": event.kind, "step": event.step,
               "data": to_jsonable(event.data)}
-    return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+    return _encode(record) + "\n"
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -21,11 +21,12 @@ _APART = frozenset({Phase.VALIDATION, Phase.CHECKPOINT})
 def pace_of(folder: Path) -> Pace:
     """The pace of the run in ``folder``; RunFolderError where no step of it was over."""
     ledger, started, saved, validated, finished = PhaseLedger(), list[float](), list[float](), list[float](), set[int]()
-    name, starting, evaluating = "", True, False
+    name, what, starting, evaluating = "", "run", True, False
     for event in read_run(folder):
         evaluating = evaluating or event.kind == Kind.EVALUATION_STARTED
         if event.kind in (Kind.RUN_STARTED, Kind.RESUMED, Kind.EVALUATION_STARTED):
             name, starting = event.data.get("profile", name), True
+            what = "simulation" if event.data.get("modelled") else what
         elif event.kind == Kind.PHASE and starting and event.data["phase"] != Phase.STARTUP:
             started, starting = [*started, event.elapsed_s], False
         elif event.kind in (Kind.CHECKPOINT, Kind.VALIDATION):
@@ -42,7 +43,7 @@ def pace_of(folder: Path) -> Pace:
     unseen = [what for what, seen in (("checkpoint", saved), ("validation", validated)) if not seen]
     counted = f"; it had no {' and no '.join(unseen)}, which count as nothing" if unseen else ""
     return Pace(_extremes(started), (first, first), _middle(later or [first]), _extremes(saved), _extremes(validated),
-                0.0, f"run {folder.resolve().name} of profile {name}, {len(spent)} steps{counted}")
+                0.0, f"{what} {folder.resolve().name} of profile {name}, {len(spent)} steps{counted}")
 
 
 def _extremes(seconds: Sequence[float]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from ..contract import Event, Kind, RunFacts, Status, hookimpl
 from ._layout import wrapped
 from ._panel import panel
 from ._state import RunState
-from ._text import counted, duration, metric_label, name, number, shares, stopwatch
+from ._text import assumed, counted, duration, metric_label, name, number, shares, simulated, stopwatch
 from .report import FILE as REPORT
 
 _REFRESH_S = 0.5
@@ -61,7 +61,9 @@ class Progress:
     def event(self, event: Event) -> None:
         self._state.add(event)
         self._heard_at = self._console.get_time()
-        if event.kind in _NOTICES:
+        if event.kind == Kind.RUN_STARTED and self._state.modelled:
+            self._say(Text(simulated(self._state.modelled)))
+        elif event.kind in _NOTICES:
             self._notice(event)
         elif self._live is None:
             self._line(event)
@@ -107,7 +109,7 @@ class Progress:
         if event.kind == Kind.VALIDATION:
             when = (f"step {event.step}, checkpoint {state.place[0]} of {len(state.weights)}" if state.weights else
                     f"after step {event.step}" if event.step else "before the first step")
-            parts = [_value(state), when, f"elapsed {stopwatch(state.elapsed_s)}"]
+            parts = ["validated" if state.modelled else _value(state), when, f"elapsed {stopwatch(state.elapsed_s)}"]
             if state.weights and not event.data["target_met"] and (left := state.left_s()):
                 parts.append(f"~{stopwatch(left)} to the last")
             self._print(*parts)
@@ -118,8 +120,8 @@ class Progress:
             self._print(f"attempt {event.data['attempt']}{which} "
                         + (f"goes on after step {step}" if step else "begins again"))
         elif event.kind == Kind.STEP:
-            parts = [f"step {state.step}/{state.max_steps}", f"reward {number(event.data['reward_mean'])}"]
-            parts += [f"loss {number(state.loss)}"] if state.loss is not None else []
+            parts = [f"step {state.step}/{state.max_steps}"]
+            parts += [] if state.modelled else _learning(state, event)
             parts += [f"{duration(event.data['seconds'])}"]
             parts += [f"{number(state.rate, 0)} tokens/s"] if state.rate else []
             parts += [f"elapsed {stopwatch(state.elapsed_s)}"]
@@ -131,7 +133,8 @@ class Progress:
 
     def _summary(self, summary: dict[str, Any]) -> list[Text]:
         words, style = _ENDS.get(summary["status"], (summary["status"], "bold"))
-        head, evaluation = Text(words, style=style), summary["evaluation"]
+        evaluation, modelled = summary["evaluation"], self._state.modelled
+        head = Text(f"simulation: {assumed(words)}" if modelled else words, style=style)
         if summary["value"] is not None:
             label = metric_label(summary["metric"], self._state.k)
             error = f" ± {self._state.standard_error:.3f}" if self._state.standard_error is not None else ""
@@ -139,7 +142,8 @@ class Progress:
             head.append(f": {label} {summary['value']:.3f}{error}{target}", style="not bold")
         head.append(f" after {counted(summary['steps'], 'step')}", style="not bold")
         to_target = summary["time_to_target_s"]
-        rows = [("time to target", duration(to_target))] if to_target is not None else []
+        rows = [("time to target", duration(to_target) + (", assumed" if modelled else ""))] if (
+            to_target is not None) else []
         if evaluation is not None:
             rows += [("training", duration(summary["wall_s"])), ("evaluation", _took(evaluation) + (
                 f", {evaluation['evaluated']} of {counted(evaluation['checkpoints'], 'checkpoint')}"))]
@@ -148,7 +152,7 @@ class Progress:
         spent = shares((evaluation or summary)["ledger"])
         went = ", ".join(f"{name(phase)} {share:.0%}" for phase, share in spent)
         rows += [("of which", went)] if went else []
-        if summary["status"] == Status.TRAINED:
+        if summary["status"] == Status.TRAINED and not modelled:
             rows.append(("to evaluate", _steps(self._state.saved)))
         return [head, *(self._row(key, value) for key, value in rows)]
 
@@ -157,6 +161,12 @@ class Progress:
         width = self._console.width if self._console.is_terminal else len(value) + _LABEL
         lines = wrapped(value, max(20, width - _LABEL))
         return Text.assemble((f"{key:<{_LABEL}}", "dim"), f"\n{'':<{_LABEL}}".join(lines))
+
+
+def _learning(state: RunState, event: Event) -> list[str]:
+    """What a step came to."""
+    loss = [f"loss {number(state.loss)}"] if state.loss is not None else []
+    return [f"reward {number(event.data['reward_mean'])}", *loss]
 
 
 def _value(state: RunState) -> str:

@@ -18,7 +18,7 @@ from . import _sections as sections
 from ._evaluation import stage
 from ._record import unscored
 from ._schema import read_run
-from ._text import counted, duration, number
+from ._text import assumed, counted, duration, number, simulated
 from ._view import RunView
 from .trace import TraceFile
 
@@ -95,7 +95,8 @@ def save_report(view: RunView, folder: Path, settled: Settled | None = None) -> 
 def page(view: RunView, folder: Path, settled: Settled | None = None) -> str:
     """The whole document."""
     settled = settled or settle(view)
-    title = f"{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
+    of = "simulation of " if view.modelled else ""
+    title = f"{of}{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
     colours = "".join(f"rect.p-{p}{{fill:var(--{p})}}.swatch.p-{p}{{background:var(--{p})}}" for p in Phase)
     sheets = files(__package__ or "")
     style = "".join(sheets.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "placement.css"))
@@ -112,10 +113,13 @@ def _header(view: RunView) -> str:
     started, summary = view.started, view.summary
     words, tone = _headline(view)
     reasons = unscored(view)
-    scored = ' <span class="tag">not scored</span>' if reasons else ""
+    tags = "".join(f' <span class="tag">{tag}</span>' for tag, holds in (
+        ("simulation", view.modelled), ("not scored", reasons)) if holds)
     profile, seed = started.get("profile", "–"), started.get("seed", "–")
     origin = f"grpo-bench · profile {profile} · seed {seed} · {summary['run'] or '–'}"
-    text = [f'<header><p>{escape(origin)}{scored}</p><h1 class="{tone}">{escape(words)}</h1>']
+    text = [f'<header><p>{escape(origin)}{tags}</p><h1 class="{tone}">{escape(words)}</h1>']
+    if view.modelled:
+        text.append(f'<p class="lead">{escape(simulated(view.modelled))}</p>')
     if summary["value"] is not None:
         against = f" against a target of {summary['target']:g}" if summary["target"] is not None else ""
         text.append(f'<p class="lead">{view.metric_name} {summary["value"]:.3f}{_error(view)}{against}</p>')
@@ -132,15 +136,16 @@ def _header(view: RunView) -> str:
 
 def _figures(view: RunView) -> str:
     summary, most = view.summary, view.started.get("max_steps")
+    until = summary["time_to_target_s"]
     sides, evaluated = view.rollouts.values(), summary["evaluation"]
     rollouts, wall = sum(side.count for side in sides), summary["wall_s"]
     whole = wall + (evaluated["wall_s"] if evaluated else 0.0)
     sampled = sum(tokens * count for side in sides for tokens, count in side.tokens.items())
     shown = [
-        ("time to target", duration(summary["time_to_target_s"]), ""),
+        ("time to target", duration(until), " assumed" if view.modelled and until is not None else ""),
         ("wall clock", duration(wall), " of the training" if evaluated else ""),
         *([("evaluation", duration(evaluated["wall_s"]), "")] if evaluated else []),
-        ("CPU time", duration(summary["cpu_s"]), ""),
+        *([] if view.modelled else [("CPU time", duration(summary["cpu_s"]), "")]),
         ("steps", str(summary["steps"]), f" of at most {most}" if most else ""),
         ("rollouts", f"{rollouts:,}", f" {rollouts / whole:.1f}/s" if whole else ""),
         ("sampled tokens", f"{sampled:,}", f" {number(sampled / whole, 0)}/s" if whole else ""),
@@ -160,9 +165,11 @@ def _headline(view: RunView) -> tuple[str, str]:
         "interrupted": f"Interrupted after {steps}",
     }
     if how := stage(view):
-        return how.capitalize(), _TONES.get(summary["status"], "fair")
+        return how.capitalize(), "fair" if view.modelled else _TONES.get(summary["status"], "fair")
     if view.going_on:
         return f"Going on, {steps} so far", "fair"
+    if view.modelled:
+        return assumed(words[summary["status"]]), "fair"
     return words[summary["status"]], _TONES.get(summary["status"], "fair")
 
 

@@ -5,7 +5,8 @@ anybody else feeds it the journals. An *account* is the time of one journal: tra
 each. Times are those of all attempts together: from a run's interruption to its resumption no time counts.
 
 The time to a target is that of the validation that met it. In a deferred evaluation it is the training's time until the
-update behind the weights that met it had ended: the update's event, less what passed between that end and the event.
+update behind the weights that met it had ended: the update's event, less what passed between that end and the event. A
+simulation that leaves its evaluation to later takes the first weights from step ``passes_at`` on for those.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from .ledger import PhaseLedger
 KEYS = ("run", "status", "scored", "metric", "value", "target", "steps", "attempts", "time_to_target_s", "wall_s",
         "cpu_s", "weights_sha256", "ledger", "evaluation")
 """Of a run with a deferred evaluation, ``status``, ``value``, ``steps`` and ``time_to_target_s`` are what both came to,
-``attempts`` and those from ``wall_s`` to ``ledger`` the training's."""
+``attempts`` and those from ``wall_s`` to ``ledger`` the training's. A simulation's begin with ``modelled``, where its
+times are from, and ``assumed``, which of the others follow from when its target is taken to be met."""
+_NOT_COMPUTED = ("value", "cpu_s", "weights_sha256")
+_ASSUMED = ("status", "steps", "time_to_target_s")
 _OF_THE_TRAINING = ("wall_s", "cpu_s", "weights_sha256", "ledger")
 
 
@@ -91,6 +95,9 @@ class Tally:
         """Steps of the training."""
         self.updated_s: dict[int, float] = {}
         """For each checkpoint that is to be evaluated, the time of the run at the end of the update behind it."""
+        self.taken_to_meet: tuple[int, float] | None = None
+        """In a simulation that leaves its evaluation to later: the step whose weights are taken to meet the target, and
+        when its update ended."""
         self._updates: dict[int, _Updated] = {}
         self._validated: list[_Validated] = []
 
@@ -112,19 +119,27 @@ class Tally:
         return (self._met or self._validated[-1]).step
 
     @property
+    def modelled(self) -> str:
+        """Where the times of a simulation are from; empty for what ran."""
+        return self.started.get("modelled", "")
+
+    @property
     def value(self) -> float | None:
         """The metric at the latest validation that counts."""
         return self._validated[-1].value if self._validated else None
 
     @property
     def time_to_target_s(self) -> float | None:
-        return self._met.counts_s if self._met else None
+        if self._met:
+            return self._met.counts_s
+        return self.taken_to_meet[1] if self.taken_to_meet else None
 
     @property
     def scored(self) -> bool:
         """Whether the run can count as a result: its plan and that of its evaluation say so, and no resumption was
-        forced."""
-        return bool(self.started.get("scored")) and bool(self.evaluated.get("scored", True)) and not self.forced
+        forced. A simulation never can."""
+        return (bool(self.started.get("scored")) and bool(self.evaluated.get("scored", True)) and not self.forced
+                and not self.modelled)
 
     def add(self, event: Event) -> None:
         match event.kind:
@@ -137,6 +152,8 @@ class Tally:
                 self._updates[event.step] = _Updated(before + self.ledger.since_s, before + event.elapsed_s, event.at)
             case Kind.STEP:
                 self.trained = event.step or 0
+            case Kind.CHECKPOINT if self.modelled and "updated_at" in event.data:
+                self._take_to_meet(event.step or 0, event.data["updated_at"])
             case Kind.VALIDATION:
                 self._validate(event)
             case Kind.RESUMED:
@@ -158,20 +175,35 @@ class Tally:
                 "evaluated": len(self._validated), **{key: known[key] for key in ("wall_s", "cpu_s", "ledger")}}
             trained = self.training.ended or self.training.times()
             known |= {key: trained.get(key) for key in _OF_THE_TRAINING}
-        known |= {"run": self.started.get("run"), "scored": self.scored, "attempts": self.attempts}
-        return {key: known.get(key) for key in KEYS}
+        known |= {"run": self.started.get("run"), "scored": self.scored, "attempts": self.attempts, **self._blank}
+        return {**self._told, **{key: known.get(key) for key in KEYS}}
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        """What has to be known of a simulation before its figures are read."""
+        if not self.modelled:
+            return {}
+        deferred = self.started.get("settings", {}).get("validation", {}).get("deferred")
+        assumed = [key for key in _ASSUMED if key == "time_to_target_s" or not deferred]
+        return {"modelled": self.modelled, "assumed": assumed if self.started.get("metric") else []}
+
+    @property
+    def _blank(self) -> dict[str, Any]:
+        """The figures that a simulation has not, whatever its events say."""
+        return dict.fromkeys(_NOT_COMPUTED) if self.modelled else {}
 
     @property
     def _met(self) -> _Validated | None:
         return next((item for item in self._validated if item.met), None)
 
     def _outcome(self, status: Status, times: Mapping[str, Any], weights_sha256: str | None) -> dict[str, Any]:
-        return {
+        found = {
             "status": status.value, "metric": self.started.get("metric"), "value": self.value,
             "target": self.started.get("target"), "steps": self.steps, "time_to_target_s": self.time_to_target_s,
             "wall_s": times["wall_s"], "cpu_s": times["cpu_s"], "weights_sha256": weights_sha256,
             "ledger": times["ledger"],
         }
+        return {**found, **self._blank}
 
     def _evaluate(self, data: Mapping[str, Any]) -> None:
         self.evaluated, self.evaluation = data, Account()
@@ -179,6 +211,11 @@ class Tally:
             step = checkpoint["step"]
             if step in self._updates:
                 self.updated_s[step] = self._updates[step].ended_s(checkpoint["updated_at"])
+
+    def _take_to_meet(self, step: int, updated_at: str) -> None:
+        first = self.started.get("passes_at")
+        if self.taken_to_meet is None and first is not None and step >= first and self.started.get("metric"):
+            self.taken_to_meet = step, self._updates[step].ended_s(updated_at)
 
     def _resume(self, data: Mapping[str, Any]) -> None:
         step = data["from_step"]

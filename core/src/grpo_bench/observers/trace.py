@@ -31,6 +31,7 @@ FILE = "trace.json"
 _ENGINE, _WORKERS = 1, 10
 _PHASES, _STEPS, _WORK, _ATTEMPTS = 1, 2, 3, 4
 _GAP_S = 1.0
+_COMPUTED = frozenset({"reward", "reward_mean", "probe_difference", "passed"})
 _COUNTED_PER_S = 1000
 """How often at most the rollouts in flight are told."""
 
@@ -74,6 +75,7 @@ class TraceFile:
         self._groups: dict[int, int] = {}
         self._saved: dict[int, dict[int, int]] = {0: {}}
         self._metric: str | None = None
+        self._modelled = False
         self._part = ""
         self._attempt = 1
         self._file.name("engine", _ENGINE)
@@ -92,6 +94,9 @@ class TraceFile:
         match event.kind:
             case Kind.RUN_STARTED:
                 self._metric = data["metric"]
+                if "modelled" in data:
+                    self._modelled = True
+                    self._file.mark(f"simulation, times from {data['modelled']}", _ENGINE, _ATTEMPTS, now)
             case Kind.PHASE:
                 self._close_phase()
                 self._phase = (data["phase"], now, step)
@@ -107,8 +112,9 @@ class TraceFile:
                 self._ending(_WORK, f"refit {data['version']}", data["seconds"], data, ("bytes", "probe_difference"))
             case Kind.VALIDATION:
                 self._ending(_WORK, f"validation after step {step or 0}", data["seconds"], data, ("passed", "tasks"))
-                metric = self._metric or ("pass_k" if data["k"] > 1 else "accuracy")
-                self._file.count(metric_label(metric, data["k"]), _ENGINE, now, data["metrics"][metric])
+                if not self._modelled:
+                    metric = self._metric or ("pass_k" if data["k"] > 1 else "accuracy")
+                    self._file.count(metric_label(metric, data["k"]), _ENGINE, now, data["metrics"][metric])
             case Kind.CHECKPOINT:
                 self._saved[step or 0] = dict(self._groups)
                 self._ending(_WORK, f"checkpoint {data['folder']}", data["seconds"], data, ("what", "bytes"))
@@ -181,7 +187,7 @@ class TraceFile:
         lane, new = self._lanes[worker].take(start, end)
         if new:
             self._file.name(f"slot {lane}", process, lane)
-        told = {key: data[key] for key in ("task_id", "purpose", "end", "cause", "reward", "turns", "sampled_tokens")}
+        told = self._shown(data, ("task_id", "purpose", "end", "cause", "reward", "turns", "sampled_tokens"))
         self._file.bar(data["rollout_id"], process, lane, start, end,
                        {**told, "step": step, "queue_s": durations.get("queue", 0.0)}, data["purpose"])
         at = start
@@ -193,7 +199,7 @@ class TraceFile:
 
     def _step(self, data: Mapping[str, Any], step: int | None) -> None:
         self._ending(_STEPS, f"step {step}", data["seconds"], data, ("rollouts", "sampled_tokens", "reward_mean"))
-        if data["reward_mean"] is not None:
+        if data["reward_mean"] is not None and not self._modelled:
             self._file.count("mean reward", _ENGINE, self._now, data["reward_mean"])
         if data["seconds"]:
             self._file.count("sampled tokens a second", _ENGINE, self._now, data["sampled_tokens"] / data["seconds"])
@@ -203,7 +209,11 @@ class TraceFile:
         """A bar that ends now, on a track where one follows the other."""
         start = min(self._now, max(self._free_at[track], self._now - seconds))
         self._free_at[track] = self._now
-        self._file.bar(title, _ENGINE, track, start, self._now, {key: data.get(key) for key in told})
+        self._file.bar(title, _ENGINE, track, start, self._now, self._shown(data, told))
+
+    def _shown(self, data: Mapping[str, Any], told: Iterable[str]) -> dict[str, Any]:
+        """These of the data, but those that a simulation does not compute."""
+        return {key: data.get(key) for key in told if not (self._modelled and key in _COMPUTED)}
 
     def _buffered(self) -> None:
         self._file.count("finished groups waiting", _ENGINE, self._now, sum(self._groups.values()))

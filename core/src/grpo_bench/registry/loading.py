@@ -88,6 +88,10 @@ def checked(entry: Installed, descriptor: Any) -> Plugin:
     if not descriptor.factory and descriptor.role != Role.AGENT:
         raise PlanError(f"the descriptor of {entry.role} {entry.name!r} of {entry.distribution} names no factory",
                         boundary=boundary, hint="an error of that package")
+    if descriptor.policy is not None and (descriptor.role != Role.GENERATOR or not descriptor.stand_in):
+        raise PlanError(f"the descriptor of {entry.role} {entry.name!r} of {entry.distribution} puts "
+                        f"{descriptor.policy} in the place of the core's policy, which only a generator that is a "
+                        "stand-in may do", boundary=boundary, hint="an error of that package")
     return descriptor
 
 

@@ -58,6 +58,10 @@ class Plan:
     count as a result; it is scored where that list is empty. ``estimate`` is how long it may take, None where nobody
     knows how fast such a run is.
 
+    ``modelled`` says where the times of a simulation are from, and is empty for what runs. Nothing but times means
+    anything in one: its rollouts are not kept, and its reports leave out rewards, losses and accuracy. ``passes_at`` is
+    the first step whose weights it takes to meet the target.
+
     ``missing`` says what this machine lacks for it and is empty in all that :func:`make_plan` returns. Where it is not,
     tasks, placements and facts are those that could be had, and a checkpoint that is not here has a vocabulary of 0.
     """
@@ -82,6 +86,8 @@ class Plan:
     findings: tuple[Finding, ...]
     unscored: tuple[str, ...]
     estimate: Estimate | None = None
+    modelled: str = ""
+    passes_at: int | None = None
     missing: tuple[str, ...] = ()
 
     @property

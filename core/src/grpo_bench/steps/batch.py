@@ -20,7 +20,7 @@ from grpo_bench.contract import (
 )
 
 from .advantage import advantages
-from .masks import MaskResult, rollout_mask, sequence_logprob_error_mask
+from .masks import MaskResult, rollout_mask, row_counts, sequence_logprob_error_mask
 from .needs import loss_reads_prev
 
 
@@ -141,8 +141,7 @@ def _counted(batch: TrainBatch) -> TrainBatch:
 
 def _row_tokens(batch: TrainBatch) -> npt.NDArray[np.float64]:
     """Sampled tokens [R] of each row."""
-    total = np.concatenate([[0], np.cumsum(batch.token_mask)])
-    return np.diff(total[batch.offsets]).astype(np.float64)
+    return row_counts(batch.token_mask, batch.offsets)
 
 
 def _joined(parts: list[npt.NDArray], dtype: type) -> npt.NDArray:

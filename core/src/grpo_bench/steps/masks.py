@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -63,11 +64,12 @@ def sequence_logprob_error_mask(prev: npt.NDArray[np.floating], gen: npt.NDArray
     ``prev``, ``gen`` and ``token_mask`` [N] are ragged by ``offsets`` [R + 1]. A row with a NaN is masked; one without
     a sampled token is kept with error 0 and left out of the statistics.
     """
-    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[token_mask]
     with np.errstate(over="ignore"):
-        errors = np.exp(np.abs(np.asarray(gen, np.float64)[token_mask] - np.asarray(prev, np.float64)[token_mask]))
-    count = np.bincount(row, minlength=len(sample_mask))
-    error = np.bincount(row, errors, minlength=len(sample_mask)) / np.maximum(count, 1)
+        errors = np.subtract(gen, prev, out=np.zeros(len(token_mask)), where=token_mask, dtype=np.float64)
+        np.exp(np.abs(errors, out=errors), out=errors)
+    np.copyto(errors, 0.0, where=~token_mask)
+    count = row_counts(token_mask, offsets)
+    error = _row_sums(errors, offsets) / np.maximum(count, 1)
     kept = sample_mask if threshold is None else sample_mask * (error <= threshold)
     kept = np.asarray(kept, np.float32)
     dropped = int((sample_mask != kept).sum())
@@ -75,6 +77,20 @@ def sequence_logprob_error_mask(prev: npt.NDArray[np.floating], gen: npt.NDArray
     metrics = {"sequence_error_mean": _mean(before), "sequence_error_max": float(before.max(initial=0.0)),
                "sequence_error_mean_kept": _mean(after), "sequence_error_max_kept": float(after.max(initial=0.0))}
     return MaskResult(kept, {Reason.LOG_PROBABILITY_ERROR.value: dropped} if dropped else {}, metrics)
+
+
+def row_counts(mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """How often [R] each row of ``mask`` [N], which is ragged by ``offsets`` [R + 1], is True."""
+    ends = offsets.tolist()
+    return np.array([np.count_nonzero(mask[start:end]) for start, end in pairwise(ends)], np.float64)
+
+
+def _row_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    sums = np.zeros(len(offsets) - 1)
+    filled = offsets[1:] > offsets[:-1]
+    if filled.any():
+        sums[filled] = np.add.reduceat(values, offsets[:-1][filled])
+    return sums
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float:

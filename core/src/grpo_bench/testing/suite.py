@@ -137,7 +137,7 @@ class Suite:
         assert descriptor.summary.strip() and "\n" not in descriptor.summary
         assert issubclass(descriptor.config, object) and hasattr(descriptor.config, "model_validate")
         named = {"factory": descriptor.factory, "client": descriptor.client, "describe": descriptor.describe,
-                 "narrow": descriptor.narrow, "worker_factory": descriptor.worker_factory}
+                 "narrow": descriptor.narrow, "worker_factory": descriptor.worker_factory, "policy": descriptor.policy}
         owed = {Role.GENERATOR: {"factory", "client"}, Role.ENVIRONMENT: {"factory", "worker_factory"},
                 Role.AGENT: {"worker_factory"}}
         assert descriptor.known_failures.keys() <= set(self.demands()), "known_failures names demands that do not exist"
