@@ -115,7 +115,7 @@ class Serving:
             yield held.done()
         finally:
             served.cancel()
-            if not held.cancel():
+            if not held.cancel() and not held.cancelled():
                 self.trainer.release()
 
     async def _pass_on(self, version: int) -> RefitStats:
