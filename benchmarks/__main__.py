@@ -32,7 +32,7 @@ def listed(known: list[str]) -> str:
     for name in known:
         module = import_module(f"benchmarks.{name}")
         about = (inspect.getdoc(module) or "").partition("\n")[0]
-        lines.append(f"  {name:<10}{about}" + (" (only where named)" if on_request(module) else ""))
+        lines.append(f"  {name:<12}{about}" + (" (only where named)" if on_request(module) else ""))
     return "\n".join(lines)
 
 

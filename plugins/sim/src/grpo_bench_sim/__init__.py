@@ -1,0 +1,1 @@
+"""Simulated runs: parts that answer after modelled times, and what makes models of them."""

@@ -1,0 +1,97 @@
+"""What a simulation found, as one JSON object, and the files that keep it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_bench.contract import GrpoBenchError
+
+from .account import Account
+from .figures import Compared
+from .page import write_page
+from .simulation import Simulation
+from .statuses import Standing
+from .sweep import Sweep
+from .what_if import Change
+
+RECORD, PAGE, MODEL = "simulation.json", "simulation.html", "model.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The replicas under ``seeds`` and all that was made of them. ``given_s`` is how long such runs are given, 0 where
+    nobody says."""
+
+    simulation: Simulation
+    seeds: Sequence[int]
+    account: Account
+    standings: tuple[Standing, ...]
+    changes: Sequence[Change]
+    sweep: Sweep | None
+    compared: Sequence[Compared]
+
+    @property
+    def given_s(self) -> float:
+        estimate = self.simulation.plan.estimate
+        return estimate.wall_s if estimate else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds, but where a name says otherwise. Nothing in it is a reward, a loss or an accuracy."""
+        plan, model, scenario = self.simulation.plan, self.simulation.model, self.simulation.scenario
+        return {
+            "profile": plan.name, "scored": False, "seeds": list(self.seeds),
+            "model": {key: getattr(model, key) for key in ("name", "source", "method", "date")},
+            "assumed": dict(model.assumed), "missing": list(plan.missing),
+            "scenario": {**asdict(scenario), "scales": {key.value: value for key, value in scenario.scales.items()}},
+            "target_assumed_at_step": self.simulation.counts if self.account.target is not None else None,
+            "given_s": self.given_s, **self.account.to_json(),
+            "standings": [asdict(standing) for standing in self.standings],
+            "runs": [{"seed": seed, "folder": str(folder), **asdict(run)} for seed, folder, run in zip(
+                self.seeds, self.simulation.folders, self.simulation.runs)],
+            "what_if": [_change(change) for change in self.changes],
+            "sweep": _sweep(self.sweep),
+            "held_out": [{**asdict(item), "measured_median": item.measured_median,
+                          "simulated_median": item.simulated_median, "deviation": item.deviation}
+                         for item in self.compared],
+        }
+
+
+def write(found: Findings, out: Path) -> dict[str, Any]:
+    """Keep it in ``out``, each file whole or not at all, the model among them; the object that the record holds."""
+    write_page(out / PAGE, found.simulation, found.standings, found.changes, found.sweep, found.compared)
+    _keep(out / MODEL, found.simulation.model.model_dump_json(indent=1))
+    record = {**found.to_json(), "page": str(out / PAGE), "model_file": str(out / MODEL)}
+    _keep(out / RECORD, json.dumps(record, allow_nan=False))
+    return record
+
+
+def _keep(file: Path, text: str) -> None:
+    draft = file.with_suffix(".tmp")
+    try:
+        draft.write_text(f"{text}\n", encoding="utf-8")
+        os.replace(draft, file)
+    except OSError as error:
+        raise GrpoBenchError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """Minutes."""
+    return {"name": change.variant.name, "overrides": list(change.variant.overrides), "to_target_min": change.to_target,
+            "whole_min": change.whole, "change_min": change.minutes, "moves_min": dict(change.moves),
+            "whole_change_min": change.whole_minutes, "whole_moves_min": dict(change.whole_moves), "late": change.late,
+            "phase": change.phase, "phase_min": change.phase_minutes, "forbidden": list(change.forbidden),
+            "because": list(change.because), "standings": [asdict(standing) for standing in change.standings],
+            "note": change.note, "refused": change.refused}
+
+
+def _sweep(sweep: Sweep | None) -> dict[str, Any] | None:
+    """Minutes, each as median, least and most."""
+    return sweep and {"key": sweep.key, "points": [
+        {"value": point.value, "to_target_min": point.to_target, "whole_min": point.whole,
+         "phases_min": dict(point.phases), "because": list(point.because), "failed": point.failed}
+        for point in sweep.points]}

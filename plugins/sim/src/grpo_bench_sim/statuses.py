@@ -1,0 +1,161 @@
+"""What a simulation knows of each quantity: ``calibrated`` was measured under these very settings, ``extrapolated``
+under others, ``assumed`` not at all.
+
+What a model assumes inside a law (how a rollout divides into its hops, how load slows a token down) decides nothing
+under the settings of its calibration, where the law as a whole is what was measured. It counts where they differ, and
+is then said with what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from .model import Linear, Model, Quantity
+from .standing import Scenario, passing_step, setting
+
+if TYPE_CHECKING:
+    from grpo_bench.registry import Plan
+
+Kind = Literal["calibrated", "extrapolated", "assumed"]
+WORST: Sequence[Kind] = ("assumed", "extrapolated", "calibrated")
+_BATCH = frozenset({"grpo.prompts_per_step", "grpo.generations_per_prompt"})
+_SAID = 3
+"""Differences that are said in words; of more, how many there are."""
+_LAWS: dict[Quantity, str] = {
+    Quantity.START: "start", Quantity.ROLLOUT: "train", Quantity.STALLS: "stalls",
+    Quantity.LOG_PROBABILITIES: "log_probabilities", Quantity.DRIVER: "driver", Quantity.UPDATE: "update",
+    Quantity.FIRST_STEP: "first", Quantity.REFIT: "refit", Quantity.VALIDATION: "validation",
+    Quantity.CHECKPOINT: "checkpoint",
+}
+"""Where a model has the law of each."""
+_INSIDE: dict[Quantity, tuple[str, ...]] = {
+    Quantity.ROLLOUT: ("assumptions.load_requests",), Quantity.VALIDATION: ("assumptions.load_requests",),
+    Quantity.LOG_PROBABILITIES: ("assumptions.scaling",), Quantity.UPDATE: ("assumptions.scaling",),
+}
+"""Assumptions that bear on each besides those about its own law."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a quantity, and ``why`` it is no more; empty for what is calibrated. ``inside`` are the model's
+    assumptions that an extrapolation rests on."""
+
+    quantity: Quantity
+    kind: Kind
+    why: str = ""
+    inside: tuple[str, ...] = ()
+
+
+def standings(plan: Plan, model: Model, scenario: Scenario) -> tuple[Standing, ...]:
+    """One for each quantity that takes time in this plan."""
+    return tuple(_standing(quantity, plan, model, scenario) for quantity in Quantity
+                 if _matters(quantity, plan, model))
+
+
+def _standing(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Standing:
+    differences = [*_differences(quantity, plan, model), *_beyond(quantity, plan, model, scenario),
+                   *_scaled(quantity, scenario)]
+    said = _listed(differences)
+    if why := _assumed(quantity, plan, model):
+        return Standing(quantity, "assumed", "; ".join(filter(None, [why, said])))
+    if not differences:
+        return Standing(quantity, "calibrated")
+    inside = tuple(text for name, text in model.assumed.items()
+                   if name.startswith(f"{_LAWS[quantity]}.") or name in _INSIDE.get(quantity, ()))
+    return Standing(quantity, "extrapolated", said, inside)
+
+
+def _assumed(quantity: Quantity, plan: Plan, model: Model) -> str:
+    """Why the whole law is a guess; empty where it is none."""
+    if (why := model.assumed.get(_LAWS[quantity])) is not None:
+        return why
+    if quantity is Quantity.CHECKPOINT and not plan.profile.checkpoint.period and (
+            why := model.assumed.get("checkpoint_weights")) is not None:
+        return why
+    if quantity is Quantity.CHECKPOINT and not _written(plan, model):
+        guess = model.assumptions
+        size = guess.full_bytes if plan.profile.checkpoint.period else guess.weights_bytes
+        return f"none was measured: taken as {size / 1e9:,.0f} GB at {guess.bytes_per_s / 1e9:g} GB/s"
+    return ""
+
+
+def _written(plan: Plan, model: Model) -> bool:
+    """Whether the model has a law for the checkpoints that this plan writes."""
+    return model.checkpoint is not None or (not plan.profile.checkpoint.period
+                                            and model.checkpoint_weights is not None)
+
+
+def _differences(quantity: Quantity, plan: Plan, model: Model) -> Iterator[str]:
+    """How the settings are not those of the calibration."""
+    grpo, (fewest, most) = plan.profile.grpo, model.rows
+    batch = grpo.prompts_per_step * grpo.generations_per_prompt
+    names = model.needs.get(quantity, ())
+    inside = fewest <= batch <= most
+    if not inside and _BATCH & set(names):
+        yield f"{batch} rollouts a step, not {fewest if fewest == most else f'{fewest} to {most}'}"
+    for key in names:
+        here, there = setting(plan, key), model.like.get(key)
+        if key not in _BATCH and _plain(here) != _plain(there):
+            yield f"{key} is {_shown(here)}, not {_shown(there)}"
+
+
+def _beyond(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Iterator[str]:
+    """How the run goes on where the logs had ended."""
+    validation, grpo = plan.profile.validation, plan.profile.grpo
+    ends = validation.target is not None and not validation.deferred
+    counts = passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at
+    last, order = min(counts, grpo.max_steps) if ends else grpo.max_steps, model.stalls.order
+    logged = len(order) * model.stalls.block // grpo.prompts_per_step
+    if quantity is Quantity.STALLS and any(order) and last > logged:
+        yield f"prompts after step {logged} were in no log and are taken to stall as the first ones did"
+    if quantity is Quantity.ROLLOUT and 1 < len(model.train) < last:
+        yield f"steps after {len(model.train)} were in no log and are taken to be like that one"
+
+
+def _scaled(quantity: Quantity, scenario: Scenario) -> Iterator[str]:
+    if (factor := scenario.scales.get(quantity, 1.0)) != 1:
+        yield f"taken {factor:g} times"
+    rolling = quantity in (Quantity.ROLLOUT, Quantity.VALIDATION)
+    if scenario.trainer_gpus != 1 and quantity in (Quantity.UPDATE, Quantity.LOG_PROBABILITIES):
+        yield f"{scenario.trainer_gpus:g} times the trainer's GPUs"
+    if scenario.engines != 1 and rolling:
+        yield f"{scenario.engines:g} times the engines"
+    if scenario.decoding != 1 and rolling:
+        yield f"tokens decoded {scenario.decoding:g} times as fast"
+
+
+def _listed(differences: list[str]) -> str:
+    left = len(differences) - _SAID
+    return ", ".join([*differences[:_SAID], *([f"and {left} more settings"] if left > 0 else [])])
+
+
+def _matters(quantity: Quantity, plan: Plan, model: Model) -> bool:
+    profile, stalls = plan.profile, model.stalls
+    last = profile.grpo.max_steps
+    validates = any(profile.validation.is_due(step, last) for step in range(last + 1))
+    matters = {
+        Quantity.STALLS: bool(any(stalls.order) or stalls.sudden_share),
+        Quantity.LOG_PROBABILITIES: _takes(model.log_probabilities),
+        Quantity.DRIVER: _takes(model.driver),
+        Quantity.FIRST_STEP: bool(model.first.log_probabilities or model.first.update or model.first.rollout),
+        Quantity.VALIDATION: validates,
+        Quantity.CHECKPOINT: bool(profile.checkpoint.period or profile.checkpoint.final
+                                  or (profile.validation.deferred and validates)),
+    }
+    return matters.get(quantity, True)
+
+
+def _takes(law: Linear) -> bool:
+    return bool(law.fixed or law.per_row or law.per_token)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else f"{value}"

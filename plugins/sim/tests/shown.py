@@ -1,0 +1,100 @@
+"""What a page is made of, without a simulation: a plan, a model, runs, changes, a sweep, a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+from grpo_bench.registry import Plan, resolve, survey
+from grpo_bench_sim.figures import Compared
+from grpo_bench_sim.model import Linear, Lognormal, Model, Quantity, Rollouts, Stalls
+from grpo_bench_sim.reading import RunTimes, StepTimes
+from grpo_bench_sim.simulation import Simulation
+from grpo_bench_sim.standing import Scenario
+from grpo_bench_sim.statuses import Standing
+from grpo_bench_sim.sweep import Point, Sweep
+from grpo_bench_sim.variants import Variant
+from grpo_bench_sim.what_if import Change
+
+COUNTS = 18
+HOSTILE = "<script>alert('x')</script>&\"'"
+
+
+@cache
+def plan_of(*overrides: str, profile: str = "gb300-256") -> Plan:
+    return survey(resolve(profile, overrides=overrides), 0)
+
+
+def model_like(**changes) -> Model:
+    """One whose rollouts take 100 s, updates 40 s, log-probabilities 10 s and refits 5 s, each time."""
+    rollouts = Rollouts(seconds=Lognormal(median=100.0), tokens=Lognormal(median=50.0))
+    known = {
+        "name": "even", "source": "runs that never took place", "method": "by hand", "date": "2026-01-01",
+        "like": {"trainer.workers": 64, "generator.workers": 24, "generator.tensor_parallel": 8}, "needs": {},
+        "reads": {"ranks": "trainer.workers", "engines": "generator.workers", "timeout_s": "agent.agent_timeout_s",
+                  "engine_gpus": "generator.tensor_parallel", "policy_nodes": "hardware.policy_nodes"},
+        "load": 6.4, "rows": (16, 512), "passes_after": {"256": 4608}, "start": Lognormal(median=30.0),
+        "train": (rollouts,), "validation": (rollouts,), "log_probabilities": Linear(fixed=10.0),
+        "update": Linear(fixed=40.0), "refit": Lognormal(median=5.0), "stalls": Stalls(order=(0.0, 60.0), block=2),
+        "assumed": {"assumptions.load_requests": "no run had another load", "train.shares": "one total was logged"},
+    }
+    return Model.model_validate({**known, **changes})
+
+
+def run_of(seed: int = 0, steps: int = 30, counts: int | None = COUNTS) -> RunTimes:
+    """A run of ``steps`` steps that meets the target with the update of ``counts``."""
+    random, found, ledger, counted = Random(seed), [], {"startup": 415.0}, {}
+    for step in range(1, steps + 1):
+        phases = {"rollout": random.uniform(120.0, 300.0) + 400.0 * (step == 6), "log_probabilities": 31.0,
+                  "update": 69.0 + 170.0 * (step == 1), "drain": random.uniform(0.0, 60.0), "refit": 15.2}
+        found.append(StepTimes(step, sum(phases.values()), phases, 1.4e6, 256))
+        for phase, seconds in phases.items():
+            ledger[phase] = ledger.get(phase, 0.0) + seconds
+        if step == counts:
+            counted = {phase: seconds for phase, seconds in ledger.items() if phase != "startup"}
+    ledger |= {"checkpoint": 148.0 * max(0, steps - COUNTS + 1)}
+    return RunTimes("trained", 415.0, tuple(found), (), ((COUNTS, 148.0),), ledger, sum(ledger.values()),
+                    sum(counted.values()) or None, counted)
+
+
+def simulation_of(replicas: int = 3, *, name: str = "gb300-256", scenario: Scenario | None = None,
+                  counts: int | None = COUNTS, **model) -> Simulation:
+    plan = replace(plan_of(), name=name)
+    return Simulation(plan, model_like(**model), scenario or Scenario(), COUNTS,
+                      tuple(run_of(seed, counts=counts) for seed in range(replicas)), ())
+
+
+def changes_of(name: str = "max age 2") -> list[Change]:
+    def variant(text: str) -> Variant:
+        return Variant(text, (), Scenario())
+
+    return [
+        Change(variant("as it is"), 153.6, 264.1, 0.0),
+        Change(variant(name), 131.2, 240.5, -22.4, {"rollout": -25.0, "drain": 2.6}),
+        Change(variant("agent's time-out of 900 s"), 150.0, 260.0, -3.6, {"rollout": -3.6},
+               forbidden=("agent.agent_timeout_s: 900; the rules want at least 1800",)),
+        Change(variant("half the concurrency: 128 rollouts"), 193.7, 320.0, 40.1, {"rollout": 40.1},
+               because=("rollout: limits.concurrency is 8, not 16; assumed: no run had another load",)),
+        Change(variant("checkpoints written 4 times as fast"), 153.6, 240.0, 0.0, {}),
+        Change(variant("32 GPUs to train, 224 to generate"), refused="trainer.workers = 32 cannot be divided by 64"),
+    ]
+
+
+def sweep_of(key: str = "schedule.max_age", values: tuple[str, ...] = ("1", "2", "4", "8")) -> Sweep:
+    whole = simulation_of()
+    points = [Point(value, replace(whole, runs=tuple(run_of(10 * index + seed) for seed in range(3))))
+              for index, value in enumerate(values)]
+    return Sweep(key, (*points, Point("16", None, "more rollouts failed than the profile allows")))
+
+
+def comparison_of(name: str = "step") -> list[Compared]:
+    random = Random(1)
+    return [Compared(batch, quantity, "s", tuple(random.lognormvariate(5.8, 0.3) for _ in range(48)),
+                     tuple(random.lognormvariate(5.85, 0.3) for _ in range(96)), 0.1)
+            for batch in (256, 512) for quantity in (name, "exposed generation")]
+
+
+STANDINGS = (Standing(Quantity.UPDATE, "calibrated"),
+             Standing(Quantity.ROLLOUT, "extrapolated", "schedule.in_flight is drain, not keep", ("one was logged",)),
+             Standing(Quantity.CHECKPOINT, "assumed", "none was written"))
