@@ -1,8 +1,8 @@
 # grpo-bench. Every target sets up what it needs; setting up again costs nothing while nothing changed.
 #
 #   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
-#   make test [ARGS="-k journal"]                 all tests that one environment can run
-#   make test-real [ARGS=...]                     those that need vLLM, Megatron, OpenHands, sandboxes, Slurm
+#   make test [ARGS="-k journal"] [JOBS=2]        all tests that one environment can run
+#   make test-real [ARGS=...] [JOBS=2]            those that need vLLM, Megatron, OpenHands, sandboxes, Slurm
 #   make lint                                     style, types, import rules
 #   make bench [ARGS=...]                         speed, as ratios within one run
 #   make setup                                    only set up: .venv/bin/grpo-bench
@@ -10,16 +10,17 @@
 #   make clean                                    remove what set-up made
 #
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
-# ENVIRONMENTS are those that test-real builds (docs/environments.md): they stay in the user's cache, 7 GB together. TOOLS
-# are the programs it needs, each with the package that brings it: where one is missing, apt installs it for root. What needs
-# ROOT_TOOLS needs root itself, and is left out for others. Nothing is byte-compiled before it is imported, which most of it never
-# is (to pip, PIP_NO_COMPILE=0 means yes): that would take minutes.
+# JOBS is how many processes the tests are dealt to, a file at a time (0: all in one, as --pdb needs it). Environments
+# (docs/environments.md) and tasks that test-real needs are built when the first test needs them, while others go on: they
+# stay in the user's cache, 7 GB together. TOOLS are the programs it needs, each with the package that brings it: where one is
+# missing, apt installs it for root. What needs ROOT_TOOLS needs root itself, and is left out for others. Nothing is
+# byte-compiled before it is imported, which most of it never is: that would take minutes.
 
 PYTHON ?= python3
 PROFILE ?= laptop
 ARGS ?=
+JOBS ?= 2
 TORCH_INDEX ?=
-ENVIRONMENTS ?= megatron vllm openhands
 ROOT_TOOLS := slurmctld:slurm-wlm munged:munge ip:iproute2
 TOOLS := bwrap:bubblewrap tmux:tmux git:git $(if $(filter 0,$(shell id -u)),$(ROOT_TOOLS))
 
@@ -27,6 +28,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --no-compile --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
@@ -42,12 +44,10 @@ run: setup
 	@$(BIN)/grpo-bench run --profile $(PROFILE) $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-real: setup tools
-	@PIP_NO_COMPILE=0 $(BIN)/grpo-bench env build $(ENVIRONMENTS) $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
-	@$(BIN)/grpo-bench tasks build --set swe
-	@$(BIN)/python -m pytest --real -m real $(ARGS)
+	@$(PYTEST) --real -m real --build $(if $(TORCH_INDEX),--build-index $(TORCH_INDEX)) $(ARGS)
 
 tools:
 	@packages=; \

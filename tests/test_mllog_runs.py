@@ -25,7 +25,7 @@ from grpo_bench_trainer_torch.config import describe as describe_torch
 from grpo_bench.cli import main
 from grpo_bench.contract import Kind, LossSettings, Placement, PolicyFacts, Site, divided
 from grpo_bench.engine import conduct, make_folder, prepare
-from grpo_bench.engine.clock import run_real
+from grpo_bench.engine.clock import LaterClock, run_real
 from grpo_bench.observers import read_run, summarise
 from grpo_bench.registry import make_plan, resolve
 
@@ -214,7 +214,7 @@ def test_a_run_in_two_attempts_has_one_log(tmp_path: Path, capsys: pytest.Captur
     small = ["grpo.max_steps=5", "grpo.prompts_per_step=2", "validation.period=2", "checkpoint.period=2"]
     plan = make_plan(resolve("logged", registry=registry, overrides=small, cwd=tmp_path))
     run = make_folder(plan, tmp_path / "runs", datetime.now(UTC))
-    run_real(lambda clock: conduct(plan, run, clock))
+    run_real(lambda clock: conduct(plan, run, LaterClock(clock)))
     whole, before = (run / "mllog.txt").read_text(), (run / "events.jsonl").read_text().splitlines(keepends=True)
     cut = next(number for number, line in enumerate(before) if '"kind":"update","step":4' in line)
     (run / "events.jsonl").write_text("".join(before[:cut]))
@@ -222,7 +222,7 @@ def test_a_run_in_two_attempts_has_one_log(tmp_path: Path, capsys: pytest.Captur
     assert ("observer mllog", "mllog") in refused(checked(run, capsys)[1])
     again, resumption = prepare(run)
     assert resumption is not None and resumption.from_step == 2
-    run_real(lambda clock: conduct(again, run, clock, resumption=resumption))
+    run_real(lambda clock: conduct(again, run, LaterClock(clock), resumption=resumption))
     assert untimed((run / "mllog.txt").read_text()) == untimed(whole)
     assert starts((run / "mllog.txt").read_text()) == starts(whole)
     _, verdict = checked(run, capsys)

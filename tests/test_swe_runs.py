@@ -1,7 +1,8 @@
 """Whole runs of real agents on small repositories in sandboxes: what each earns, what trains, and what is left behind.
 
 The tasks are three faults of a package of our own, laid out as `grpo-bench tasks build` does it. A script repairs each
-of them once in three rollouts. Where the packaged tasks have been built, they are played as well.
+of them once in three rollouts. Where the packaged tasks have been built, or are to be (``--build``), they are played as
+well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -163,10 +165,19 @@ def test_a_tiny_policy_gets_through_its_rollouts_and_trains(toy: Path, tmp_path:
     assert all(0 <= data["probe_difference"] < 1e-4 for data in of(events, Kind.REFIT))
 
 
+@pytest.fixture
+def packaged(request: pytest.FixtureRequest) -> Path:
+    """The folder of the packaged tasks."""
+    if request.config.getoption("--build"):
+        subprocess.run([sys.executable, "-m", "grpo_bench", "tasks", "build", "--set", "swe"], check=True)
+    elif not (BUILT / "script.json").is_file():
+        pytest.skip("not built: grpo-bench tasks build --set swe")
+    return BUILT
+
+
 @pytest.mark.real("openhands", "bwrap")
-@pytest.mark.skipif(not (BUILT / "script.json").is_file(), reason="not built: grpo-bench tasks build --set swe")
-def test_the_packaged_tasks_earn_what_their_variants_say(tmp_path: Path, temporary: Path):
-    child = Child(tmp_path, settings(BUILT), "swe-scripted", temporary=temporary)
+def test_the_packaged_tasks_earn_what_their_variants_say(packaged: Path, tmp_path: Path, temporary: Path):
+    child = Child(tmp_path, settings(packaged), "swe-scripted", temporary=temporary)
     code, out, err = child.end()
     assert (code, last_object(out).get("status")) == (0, "completed"), err
-    assert_as_scripted(list(read_events(child.folder)), json.loads((BUILT / "script.json").read_text()), tasks=8)
+    assert_as_scripted(list(read_events(child.folder)), json.loads((packaged / "script.json").read_text()), tasks=8)

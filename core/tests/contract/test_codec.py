@@ -156,7 +156,7 @@ STRANGERS = [object(), Stranger(), Colour.RED, 1j, print, Exception("x"),
              np.array([1j]), np.array(["a"]), np.array([object()])]
 
 
-@pytest.mark.parametrize("value", STRANGERS, ids=repr)
+@pytest.mark.parametrize("value", STRANGERS, ids=lambda value: repr(value).partition(" at 0x")[0])
 @pytest.mark.parametrize("write", [codec.pack, codec.to_jsonable])
 def test_types_of_others_are_refused(write, value):
     with pytest.raises(TypeError, match=r"cannot cross|has no JSON form"):

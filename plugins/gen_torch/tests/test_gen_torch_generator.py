@@ -230,20 +230,36 @@ async def conversation(client, name, prompt, sampling, turns, busy):
 
 
 def steps_of_conversations(model, prompts, sampling, folder, gather_s):
-    """Batch steps, and the conversations, of eight rollouts whose sandboxes answer one after another."""
+    """Batch steps, and the conversations, of eight rollouts whose sandboxes answer one after another, each in as long
+    as the engine takes for a reply on a machine as busy as this."""
     sandbox = asyncio.Semaphore(1)
-
-    async def busy(turn):
-        async with sandbox:
-            await asyncio.sleep(0.03)
 
     async def play():
         async with generator(model, folder, sampling, workers=1, gather_s=gather_s) as (made, client):
             await refit(made, model, folder, 0)
             await made.resume()
+            await alone(client, "first")
+            took_s = await alone(client, "second")
+
+            async def busy(turn):
+                async with sandbox:
+                    await asyncio.sleep(max(0.03, took_s))
+
+            before = await steps(made)
             texts = await asyncio.gather(*(conversation(client, f"r{index}", prompts[0], sampling, 3, busy)
                                            for index in range(8)))
-            return (await made.health())["engines"][0]["steps"], [text.tolist() for text in texts]
+            return await steps(made) - before, [text.tolist() for text in texts]
+
+    async def alone(client, name):
+        async def nothing(turn):
+            pass
+
+        begin = asyncio.get_running_loop().time()
+        await conversation(client, name, prompts[0], sampling, 1, nothing)
+        return asyncio.get_running_loop().time() - begin
+
+    async def steps(made):
+        return (await made.health())["engines"][0]["steps"]
 
     return asyncio.run(play())
 
