@@ -1,14 +1,18 @@
-"""What a page is made of, without a simulation: a plan, a model, runs, changes, a sweep, a comparison."""
+"""What a page is made of, without a simulation: a plan, a model, runs, changes, a sweep, a comparison; and a reader of
+pages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from random import Random
 
 from grpo_bench.registry import Plan, resolve, survey
 from grpo_bench_sim.figures import Compared
-from grpo_bench_sim.model import Linear, Lognormal, Model, Quantity, Rollouts, Stalls
+from grpo_bench_sim.laws import Linear, Lognormal
+from grpo_bench_sim.model import Model, Quantity, Rollouts, Stalls
+from grpo_bench_sim.page import page
 from grpo_bench_sim.reading import RunTimes, StepTimes
 from grpo_bench_sim.simulation import Simulation
 from grpo_bench_sim.standing import Scenario
@@ -18,6 +22,8 @@ from grpo_bench_sim.variants import Variant
 from grpo_bench_sim.what_if import Change
 
 COUNTS = 18
+VOID = {"meta", "wbr", "br"}
+CLOSED = {"line", "rect", "path", "circle"}
 HOSTILE = "<script>alert('x')</script>&\"'"
 
 
@@ -98,3 +104,48 @@ def comparison_of(name: str = "step") -> list[Compared]:
 STANDINGS = (Standing(Quantity.UPDATE, "calibrated"),
              Standing(Quantity.ROLLOUT, "extrapolated", "schedule.in_flight is drain, not keep", ("one was logged",)),
              Standing(Quantity.CHECKPOINT, "assumed", "none was written"))
+
+
+class Page(HTMLParser):
+    """The elements of a page, checked to be nested; ``texts`` are the words of each element that has an id or class,
+    ``labels`` what the pictures say."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        given = {key: value or "" for key, value in attrs}
+        self.tags.append((tag, given))
+        self.ids += [given["id"]] if "id" in given else []
+        self.labels += [given["aria-label"]] if "aria-label" in given else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.handle_starttag(tag, attrs)
+        assert tag in CLOSED and self.open.pop() == tag
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+def whole(**others) -> Page:
+    given = {"simulation": simulation_of(), "standings": STANDINGS, "changes": changes_of(), "sweep": sweep_of(),
+             "comparison": comparison_of()}
+    return Page(page(*(given | others).values()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from grpo_bench_sim.model import (
-    First, Linear, Lognormal, Measured, Model, Quantity, Recorded, Rollouts, Shares, Stalls,
-)
+from grpo_bench_sim.laws import Linear, Lognormal, Recorded
+from grpo_bench_sim.model import First, Measured, Model, Quantity, Rollouts, Shares, Stalls
 
 from grpo_bench.registry import Plan, resolve, survey
 

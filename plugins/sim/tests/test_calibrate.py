@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from grpo_bench.contract import Phase, RunFolderError
 from grpo_bench_sim.calibrate import calibrated_on
-from grpo_bench_sim.model import Linear, Model, Quantity, Rollouts, read_model
+from grpo_bench_sim.laws import Linear
+from grpo_bench_sim.model import Model, Quantity, Rollouts, read_model
 
 from .story import BATCH, Story
 

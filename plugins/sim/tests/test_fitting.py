@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 from grpo_bench_sim.fitting import linear, quantiles
-from grpo_bench_sim.model import Quantiles
+from grpo_bench_sim.laws import Quantiles
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from statistics import median
 
@@ -19,57 +18,10 @@ from grpo_bench_sim.sweep import Sweep
 from grpo_bench.contract import GrpoBenchError
 
 from .shown import (
-    COUNTS, HOSTILE, STANDINGS, changes_of, comparison_of, run_of, simulation_of, sweep_of,
+    COUNTS, HOSTILE, STANDINGS, changes_of, comparison_of, run_of, simulation_of, sweep_of, whole,
 )
 
-VOID = {"meta", "wbr", "br"}
-CLOSED = {"line", "rect", "path", "circle"}
 SECTIONS = ["ledger", "steps", "what-if", "sweep", "compared", "standings", "model", "assumptions"]
-
-
-class Page(HTMLParser):
-    """The elements of a page, checked to be nested; ``texts`` are the words of each element that has an id or class,
-    ``labels`` what the pictures say."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.ids: list[str] = []
-        self.labels: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs) -> None:
-        given = {key: value or "" for key, value in attrs}
-        self.tags.append((tag, given))
-        self.ids += [given["id"]] if "id" in given else []
-        self.labels += [given["aria-label"]] if "aria-label" in given else []
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs) -> None:
-        self.handle_starttag(tag, attrs)
-        assert tag in CLOSED and self.open.pop() == tag
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
-
-
-def whole(**others) -> Page:
-    given = {"simulation": simulation_of(), "standings": STANDINGS, "changes": changes_of(), "sweep": sweep_of(),
-             "comparison": comparison_of()}
-    return Page(page(*(given | others).values()))
 
 
 def test_the_page_has_every_section_once_and_needs_nothing_else() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from grpo_bench.contract import Phase
-from grpo_bench_sim.model import Assumptions, First, Linear, Lognormal, Model, Recorded, Rollouts, Shares
+from grpo_bench_sim.laws import Linear, Lognormal, Recorded
+from grpo_bench_sim.model import Assumptions, First, Model, Rollouts, Shares
 from grpo_bench_sim.reading import RunTimes
 from grpo_bench_sim.simulation import simulate
 from grpo_bench_sim.standing import Scenario
@@ -53,10 +54,9 @@ def test_each_time_is_spent_in_its_phase(took):
 
 def test_rollouts_are_those_of_their_step_and_purpose(took):
     times = took(train=(rollouts(50, 30), rollouts(80, 60)), validation=(*[rollouts(50, 9)] * 4, rollouts(200, 9)))
-    assert [step.phases[Phase.ROLLOUT] for step in times.steps] == pytest.approx(
-        [50, *[5 + 0.9 * 80] * 5])  # sandboxes start as at the first step
+    assert [step.phases[Phase.ROLLOUT] for step in times.steps] == pytest.approx([50, *[80] * 5])
     assert [step.tokens for step in times.steps] == [30 * ROLLOUTS, *[60 * ROLLOUTS] * 5]
-    assert times.validations == ((3, pytest.approx(50)), (6, pytest.approx(5 + 0.9 * 200)))
+    assert times.validations == ((3, pytest.approx(50)), (6, pytest.approx(200)))
 
 
 def test_a_checkpoint_without_a_law_is_as_fast_as_is_assumed(took):

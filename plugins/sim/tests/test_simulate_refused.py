@@ -35,6 +35,7 @@ WRONG = [
     (("--scale", "update"), "--scale update: should have"),
     (("--scale", "update=fast"), "--scale update=fast: should have"),
     (("--sweep", "grpo.max_stepz=1,2"), "--sweep grpo.max_stepz=1: "),
+    (("--sweep", "seed=1,2"), "--sweep seed=1: the seeds are the simulation's own"),
     (("--sweep", "grpo.max_steps=4,zero"), "--sweep grpo.max_steps=zero: "),
     (("--sweep", "scale.updat=1,2"), "--sweep scale.updat=1: 'updat' is no quantity"),
     (("--sweep", "grpo.max_steps"), "--sweep grpo.max_steps: should have the form KEY=A,B,C"),

@@ -159,6 +159,13 @@ def test_the_least_known_of_what_a_phase_is_made_of_counts(verb: Verb):
     assert phases["rollout"] == "assumed" and phases["update"] == "calibrated"
 
 
+def test_what_the_first_step_takes_longer_is_part_of_three_phases(verb: Verb):
+    record = verb.json("--replicas", "1", "--scale", "first-step=0")
+    phases = {item["phase"]: item["standing"] for item in record["phases"]}
+    assert {phase for phase, kind in phases.items() if kind == "extrapolated"} == {
+        "log_probabilities", "update", "refit"}
+
+
 def test_a_profile_of_a_cluster_is_simulated_where_nothing_of_the_cluster_is(verb: Verb):
     like = {"policy.config": "package:grpo_bench_rules_mlperf/qwen35_397b_a17b.json"}
     rolling = ROLLOUTS.model_copy(update={"turns": 1})
@@ -201,7 +208,8 @@ def test_what_was_held_out_is_compared_under_its_own_conditions(verb: Verb):
     record = verb.json("--held-out", "--replicas", "2", "--set", "schedule.mode=async", "--set", "schedule.max_age=1")
     found = {(item["batch"], item["name"]): item for item in record["held_out"]}
     assert set(found) == {(32, "step"), (32, "exposed generation"), (32, "run"), (16, "step")}
-    assert found[32, "step"]["simulated"] == pytest.approx([128.0] * 6)
+    # three steps from the second on, of six replicas: two would be too few
+    assert found[32, "step"]["simulated"] == pytest.approx([128.0] * 18, abs=1e-3)
     assert found[32, "step"]["deviation"] == pytest.approx(128 / 129 - 1, abs=1e-6)
     assert found[32, "exposed generation"]["deviation"] == pytest.approx(0.0, abs=1e-6)
     assert found[16, "step"]["deviation"] == pytest.approx(0.28, abs=1e-6)

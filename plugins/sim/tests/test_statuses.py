@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from grpo_bench_sim.model import Lognormal, Model, Quantity, Recorded
+from grpo_bench_sim.laws import Lognormal, Recorded
+from grpo_bench_sim.model import Model, Quantity
 from grpo_bench_sim.standing import Scenario
 from grpo_bench_sim.statuses import Standing, standings
 
@@ -48,6 +49,15 @@ def test_of_many_differences_a_few_are_said_and_the_others_counted():
     names = tuple(f"trainer.setting_{number}" for number in range(5))
     model = small(like=dict.fromkeys(names, 1), needs={Quantity.UPDATE: names})
     assert standing(Quantity.UPDATE, model).why.endswith("trainer.setting_2 is not set, not 1, and 2 more settings")
+
+
+def test_another_kind_of_gpu_is_said_first_and_never_only_counted():
+    names = (*(f"trainer.setting_{number}" for number in range(5)), "hardware.gpu", "grpo.prompts_per_step")
+    model = small(like={**dict.fromkeys(names, 1), "hardware.gpu": "GB300"}, needs={Quantity.UPDATE: names},
+                  rows=(1, 2))
+    why = standing(Quantity.UPDATE, model).why
+    assert why.startswith("hardware.gpu is not set, not GB300, and taken to be as fast, 16 rollouts a step, not 1 to 2")
+    assert why.endswith("and 4 more settings")
 
 
 def test_a_law_that_is_a_guess_is_assumed_whatever_the_settings():

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from grpo_bench_sim.model import Lognormal, Model, Quantity, Rollouts, Shares, Stalls
+from grpo_bench_sim.laws import Lognormal
+from grpo_bench_sim.model import Model, Quantity, Rollouts, Shares, Stalls
 from grpo_bench_sim.simulation import simulate
-from grpo_bench_sim.standing import Scenario
+from grpo_bench_sim.standing import Planner, Scenario
 from grpo_bench_sim.variants import variants
-from grpo_bench_sim.what_if import Change, Planner, changed, what_if
+from grpo_bench_sim.what_if import Change, changed, what_if
 
 from grpo_bench.contract import Finding, InputError
 from grpo_bench.registry import Plan

@@ -28,7 +28,8 @@ from reference_waits import Run, Waits, fitted, logged, order_spread, sudden
 
 from grpo_bench.registry import resolve, survey
 from grpo_bench_sim.fitting import linear
-from grpo_bench_sim.model import First, Linear, Lognormal, Model, Rollouts, Stalls
+from grpo_bench_sim.laws import Linear, Lognormal
+from grpo_bench_sim.model import First, Model, Rollouts, Stalls
 from grpo_bench_sim.simulation import simulate
 from grpo_bench_sim.standing import Scenario, setting
 

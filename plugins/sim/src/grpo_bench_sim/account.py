@@ -17,19 +17,17 @@ from grpo_bench.contract import Phase
 
 from .evaluating import Evaluation
 from .model import Quantity
-from .reading import RunTimes
+from .reading import WAITING, RunTimes
 from .simulation import Simulation
 from .statuses import WORST, Kind, Standing
 
-WAITING = (Phase.ROLLOUT.value, Phase.DRAIN.value)
-"""Phases in which the trainer waits for rollouts."""
 _QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     Phase.STARTUP.value: (Quantity.START,),
     Phase.ROLLOUT.value: (Quantity.ROLLOUT, Quantity.STALLS),
-    Phase.LOG_PROBABILITIES.value: (Quantity.LOG_PROBABILITIES, Quantity.DRIVER),
-    Phase.UPDATE.value: (Quantity.UPDATE,),
+    Phase.LOG_PROBABILITIES.value: (Quantity.LOG_PROBABILITIES, Quantity.DRIVER, Quantity.FIRST_STEP),
+    Phase.UPDATE.value: (Quantity.UPDATE, Quantity.FIRST_STEP),
     Phase.DRAIN.value: (Quantity.ROLLOUT, Quantity.STALLS),
-    Phase.REFIT.value: (Quantity.REFIT,),
+    Phase.REFIT.value: (Quantity.REFIT, Quantity.FIRST_STEP),
     Phase.VALIDATION.value: (Quantity.VALIDATION,),
     Phase.CHECKPOINT.value: (Quantity.CHECKPOINT,),
 }
@@ -46,7 +44,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class Deciles:
     """Seconds over steps, validations or checkpoints of all replicas."""
 
     median: float
@@ -64,7 +62,7 @@ class PhaseTime:
     seconds: float
     counted: float
     share: float
-    each: Quantiles | None
+    each: Deciles | None
     standing: Kind | None
 
 
@@ -79,7 +77,7 @@ class Account:
     ended: Spread
     evaluation: Evaluation | None
     whole: Spread
-    step: Quantiles | None
+    step: Deciles | None
     phases: tuple[PhaseTime, ...]
     waits: float
 
@@ -106,10 +104,10 @@ def spread(seconds: Iterable[float]) -> Spread:
     return Spread(median(values), values[0], values[-1])
 
 
-def quantiles(seconds: Iterable[float]) -> Quantiles | None:
+def quantiles(seconds: Iterable[float]) -> Deciles | None:
     """None of no values."""
     values = list(seconds)
-    return Quantiles(*(float(np.quantile(values, share)) for share in (0.5, 0.1, 0.9))) if values else None
+    return Deciles(*(float(np.quantile(values, share)) for share in (0.5, 0.1, 0.9))) if values else None
 
 
 def _waited(run: RunTimes) -> float:

@@ -17,7 +17,8 @@ from grpo_bench.contract import Phase, RunFolderError
 from grpo_bench.observers import read_run
 
 from .fitting import linear, quantiles
-from .model import Assumptions, First, Law, Linear, Model, Quantity, Recorded, Rollouts, Shares
+from .laws import Law, Linear, Recorded
+from .model import Assumptions, First, Model, Quantity, Rollouts, Shares
 from .observed import Observed, Rolled, Step, observe
 
 _VALUES = 40_000

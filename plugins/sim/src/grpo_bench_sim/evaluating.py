@@ -38,9 +38,9 @@ def evaluation(simulation: Simulation, due: Sequence[int], seeds: Sequence[int])
     """That of a simulation whose plan has a validation due after the steps ``due``; None where none is deferred."""
     if not due or not simulation.plan.profile.validation.deferred:
         return None
-    weights = due.index(simulation.counts) + 1 if simulation.counts in due else len(due)
+    weights = len(due) if simulation.counts is None else due.index(simulation.counts) + 1
     spent = validations(simulation.plan, simulation.model, simulation.scenario, seeds)
-    reading = tuple(median(seconds for step, seconds in run.checkpoints if step in due) for run in simulation.runs)
+    reading = tuple(median(run.saved) for run in simulation.runs)
     whole = tuple(run.start + weights * (each + read) for run, each, read in zip(simulation.runs, spent, reading))
     return Evaluation(weights, len(due), spent, reading, whole)
 

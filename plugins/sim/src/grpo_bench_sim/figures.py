@@ -64,7 +64,7 @@ def ledger_svg(bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     return figure(partial(_ledger, bars), len(bars) * _ROW + 44, left=0, right=14, top=4, bottom=40)
 
 
-def steps_svg(runs: Sequence[RunTimes], counts: int) -> str:
+def steps_svg(runs: Sequence[RunTimes], counts: int | None) -> str:
     """Seconds of each step: the median replica's waits and work as bars, every replica's whole step as a dot."""
     return figure(partial(_steps, runs, counts), 290, left=52, top=28)
 
@@ -117,7 +117,7 @@ def _ledger(bars: Sequence[tuple[str, Mapping[str, float]]], frame: Frame, class
     return drawing(frame, f"Minutes by phase. {'; '.join(told)}", "".join(parts), class_)
 
 
-def _steps(runs: Sequence[RunTimes], counts: int, frame: Frame, class_: str) -> str:
+def _steps(runs: Sequence[RunTimes], counts: int | None, frame: Frame, class_: str) -> str:
     steps = sorted({step.step for run in runs for step in run.steps})[:_MOST_STEPS]
     of_step = {number: [step for run in runs for step in run.steps if step.step == number] for number in steps}
     most = max((step.wall for found in of_step.values() for step in found), default=1.0) or 1.0
@@ -131,7 +131,7 @@ def _steps(runs: Sequence[RunTimes], counts: int, frame: Frame, class_: str) -> 
         middle = sorted(found, key=lambda step: step.wall)[(len(found) - 1) // 2]
         parts.append(_step_bar(number, waited(middle.phases), place[number], bar, y))
         parts += [tag("circle", cx=place[number], cy=y(step.wall), r=2.4, class_="replica") for step in found]
-    if counts in place:
+    if counts is not None and counts in place:
         at = place[counts] + width / 2
         ends = at - frame.x[0] > _LABEL
         parts += [line(at, frame.y[1] - 10, at, frame.y[0], "target"),

@@ -6,13 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import GrpoBenchError
+from grpo_bench.contract import GrpoBenchError, InputError
 
 from .account import Account
 from .figures import Compared
+from .model import Model
 from .page import write_page
 from .simulation import Simulation
 from .statuses import Standing
@@ -61,10 +63,28 @@ class Findings:
         }
 
 
+def begin(model: Model, out: Path, *, numbered: bool) -> Path:
+    """Take a folder for one simulation, by keeping its model there before anything else: ``out`` or, where another has
+    taken that and ``numbered``, its name with a number. InputError where none can be had."""
+    for number in count(1):
+        folder = out if number == 1 else out.with_name(f"{out.name}-{number}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / MODEL).open("x", encoding="utf-8") as file:
+                file.write(f"{model.model_dump_json(indent=1)}\n")
+            return folder
+        except FileExistsError as error:
+            if not numbered:
+                raise InputError(f"--out {out}: another simulation is in it", hint="name a new folder") from error
+        except OSError as error:
+            raise InputError(f"--out {folder}: {error.strerror}", hint="name another place") from error
+    raise AssertionError("numbers do not end")
+
+
 def write(found: Findings, out: Path) -> dict[str, Any]:
-    """Keep it in ``out``, each file whole or not at all, the model among them; the object that the record holds."""
+    """Keep it in ``out``, which has the model already, each file whole or not at all; the object that the record
+    holds."""
     write_page(out / PAGE, found.simulation, found.standings, found.changes, found.sweep, found.compared)
-    _keep(out / MODEL, found.simulation.model.model_dump_json(indent=1))
     record = {**found.to_json(), "page": str(out / PAGE), "model_file": str(out / MODEL)}
     _keep(out / RECORD, json.dumps(record, allow_nan=False))
     return record

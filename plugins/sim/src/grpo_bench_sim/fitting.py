@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from .model import Linear, Quantiles
+from .laws import Linear, Quantiles
 
 _FEWEST = 4
 """Samples from which on a slope is looked for."""

@@ -10,8 +10,7 @@ from .figures import Compared
 from .model import Measured, Model
 from .reading import RunTimes
 from .simulation import simulate
-from .standing import Scenario
-from .what_if import Planner
+from .standing import Planner, Scenario
 
 BOUND = 0.10
 """Share by which the simulated median may be off."""
@@ -38,8 +37,8 @@ _COMPARED: Mapping[str, tuple[str, str, float | None, Callable[[RunTimes], list[
 """By name in the model: what it is called, its unit, the bound it has to keep, and a run's values of it."""
 
 
-def check(model: Model) -> None:
-    """InputError where there is nothing to compare with."""
+def check(planner: Planner, model: Model) -> None:
+    """InputError where there is nothing to compare with, or no plan can be made of the logs' conditions."""
     if not any(found.held_out for found in model.measured):
         raise InputError(f"--held-out: model {model.name!r} keeps no logs that it was not made of",
                          hint="leave out --held-out, or name a model that does")
@@ -47,6 +46,12 @@ def check(model: Model) -> None:
         if found.held_out and str(found.batch) not in model.conditions:
             raise InputError(f"--held-out: model {model.name!r} does not say what its logs of batch {found.batch} ran "
                              "under", hint="see conditions in the model's file")
+        if found.held_out:
+            try:
+                planner(model.conditions[str(found.batch)])
+            except InputError as error:
+                raise InputError(f"--held-out: the conditions of batch {found.batch} in model {model.name!r}: "
+                                 f"{error.message}", hint=error.hint) from error
 
 
 def held_out(planner: Planner, model: Model, seeds: Sequence[int]) -> list[Compared]:

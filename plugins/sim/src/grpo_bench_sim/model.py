@@ -12,15 +12,16 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from grpo_bench.contract import InputError
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from .laws import Amount, Count, Law, Linear, Lognormal, Part, Positive, Sigma
+
+Seconds = Amount
+Bytes = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -39,89 +40,7 @@ class Quantity(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Lognormal(_Part):
-    kind: Literal["lognormal"] = "lognormal"
-    median: Seconds
-    sigma: Seconds = 0.0
-    """Standard deviation of the logarithm; 0: always the median."""
-    most: Positive | None = None
-    """No draw is above this."""
-
-    def draw(self, random: Random) -> float:
-        drawn = self.median * math.exp(self.sigma * random.gauss(0.0, 1.0)) if self.sigma else self.median
-        return drawn if self.most is None else min(drawn, self.most)
-
-    @property
-    def middle(self) -> float:
-        return self.median
-
-
-class Recorded(_Part):
-    """Any of the values that were seen, each as likely."""
-
-    kind: Literal["recorded"] = "recorded"
-    values: tuple[Seconds, ...] = Field(min_length=1)
-
-    def draw(self, random: Random) -> float:
-        return self.values[random.randrange(len(self.values))]
-
-    @property
-    def middle(self) -> float:
-        return sorted(self.values)[len(self.values) // 2]
-
-
-class Quantiles(_Part):
-    """A distribution through quantiles of ``count`` values that were seen, the least and the greatest among them. As
-    many draws as that have, in the mean, about the same maximum: one may be beyond the greatest."""
-
-    kind: Literal["quantiles"] = "quantiles"
-    values: tuple[Seconds, ...] = Field(min_length=1)
-    """In order, evenly spaced in rank."""
-    count: Annotated[int, Field(ge=1)]
-
-    def draw(self, random: Random) -> float:
-        rank = random.random() * (self.count + 1) - 1
-        last = len(self.values) - 1
-        if not last:
-            return self.values[0]
-        place = rank * last / (self.count - 1)
-        below = min(max(int(place), 0), last - 1)
-        return max(0.0, self.values[below] + (place - below) * (self.values[below + 1] - self.values[below]))
-
-    @property
-    def middle(self) -> float:
-        return self.values[len(self.values) // 2]
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Quantiles:
-        if list(self.values) != sorted(self.values):
-            raise ValueError("quantiles are not in order")
-        if self.count < len(self.values):
-            raise ValueError("there are more quantiles than values were seen")
-        return self
-
-
-Law = Annotated[Lognormal | Recorded | Quantiles, Field(discriminator="kind")]
-
-
-class Linear(_Part):
-    """``fixed`` + ``per_row`` x rows + ``per_token`` x sampled tokens, times a factor exp(sigma x normal)."""
-
-    fixed: Seconds = 0.0
-    per_row: Seconds = 0.0
-    per_token: Seconds = 0.0
-    sigma: Seconds = 0.0
-
-    def draw(self, random: Random, rows: int, tokens: float) -> float:
-        middle = self.fixed + self.per_row * rows + self.per_token * tokens
-        return middle * math.exp(self.sigma * random.gauss(0.0, 1.0)) if self.sigma else middle
-
-
-class Shares(_Part):
+class Shares(Part):
     """How a rollout's time divides among its hops; they add up to 1."""
 
     sandbox_start: Share = 0.0
@@ -136,7 +55,7 @@ class Shares(_Part):
         return self
 
 
-class Rollouts(_Part):
+class Rollouts(Part):
     """The rollouts of one purpose, in one step."""
 
     seconds: Law
@@ -148,7 +67,7 @@ class Rollouts(_Part):
     """Turns that a rollout's time and tokens are cut into, alike."""
 
 
-class Stalls(_Part):
+class Stalls(Part):
     """Rollouts that wait for something that is not the policy.
 
     ``order`` are seconds that the first rollout of the last prompt in each ``block`` of the training order waits, and
@@ -156,13 +75,13 @@ class Stalls(_Part):
     rollout stalls with probability ``sudden_share``, for a draw of ``sudden``."""
 
     order: tuple[Seconds, ...] = ()
-    block: Annotated[int, Field(ge=1)] = 16
-    spread: Seconds = 0.0
+    block: Count = 16
+    spread: Sigma = 0.0
     sudden_share: Share = 0.0
     sudden: Law = Lognormal(median=0.0)
 
 
-class First(_Part):
+class First(Part):
     """What the first step of a process takes beyond a later one: compilation, caches, allocations."""
 
     log_probabilities: Seconds = 0.0
@@ -171,33 +90,40 @@ class First(_Part):
     """Before the first rollout can begin."""
 
 
-class Measured(_Part):
+class Measured(Part):
     """What a quantity was in the logs: a sample, sorted, in seconds but where the name says otherwise."""
 
-    batch: int
+    batch: Count
     """Rollouts of a step."""
     replicas: tuple[int, ...]
     held_out: bool = False
     """Whether nothing of these replicas went into the model."""
-    values: Mapping[str, tuple[float, ...]]
+    values: Mapping[str, tuple[Positive, ...]]
+
+    @model_validator(mode="after")
+    def _sorted(self) -> Measured:
+        for name, values in self.values.items():
+            if not values or list(values) != sorted(values):
+                raise ValueError(f"the values of {name!r} are none, or not in order")
+        return self
 
 
-class Assumptions(_Part):
+class Assumptions(Part):
     """What the data cannot identify. Each is a guess, and outputs say so."""
 
     load_requests: Positive = 32.0
     """Requests on an engine at which a token takes twice as long as alone."""
     scaling: Share = 1.0
-    """Share of the ideal by which more trainer GPUs make an update faster."""
+    """Share of the ideal by which more GPUs make updates, and those of an engine its decoding, faster."""
     bytes_per_s: Positive = 5e9
     """At which a checkpoint is written."""
-    weights_bytes: Seconds = 0.0
+    weights_bytes: Bytes = 0.0
     """Of a checkpoint of the weights alone."""
-    full_bytes: Seconds = 0.0
+    full_bytes: Bytes = 0.0
     """Of one with the optimizer's state."""
 
 
-class Model(_Part):
+class Model(Part):
     name: str
     source: str
     """Where the times are from."""
@@ -212,16 +138,16 @@ class Model(_Part):
     """Which settings of ``like`` each quantity's calibration depends on."""
     load: Positive
     """Requests on an engine at calibration."""
-    rows: tuple[int, int]
+    rows: tuple[Count, Count]
     """Fewest and most rollouts of a step at calibration."""
-    passes_after: Mapping[str, int] = {}
+    passes_after: Mapping[str, Count] = {}
     """Rollouts trained on, by rollouts of a step, when the target was met in the logs."""
     start: Law
     first: First = First()
     train: tuple[Rollouts, ...] = Field(min_length=1)
     """By step; the last also for those after it."""
     validation: tuple[Rollouts, ...] = Field(min_length=1)
-    """By validation, likewise."""
+    """By the version of the validated weights, from 0 on, likewise."""
     stalls: Stalls = Stalls()
     log_probabilities: Linear = Linear()
     update: Linear
@@ -241,6 +167,17 @@ class Model(_Part):
     measured: tuple[Measured, ...] = ()
     """The logs' own figures, of the replicas that were fitted and of those that were held out."""
 
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Model:
+        if self.rows[0] > self.rows[1]:
+            raise ValueError("rows are not in order: the fewest are more than the most")
+        for key, value in self.like.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"like: {key!r} is {value}")
+            if key in self.reads.values() and isinstance(value, int | float) and value < 0:
+                raise ValueError(f"like: {key!r} is negative: {value}")
+        return self
+
 
 def read_model(path: Path) -> Model:
     """InputError where it is no model."""
@@ -250,5 +187,5 @@ def read_model(path: Path) -> Model:
         raise InputError(f"cannot read the model {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path} is no model of times: {where}: {first['msg']}") from error
+        where = "".join(f"{part}." for part in first["loc"]).rstrip(".")
+        raise InputError(f"{path} is no model of times: {where}{': ' * bool(where)}{first['msg']}") from error

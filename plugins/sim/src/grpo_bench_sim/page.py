@@ -96,8 +96,14 @@ def _header(simulation: Simulation, told: _Told, standings: Sequence[Standing]) 
         f'<span class="tag">simulated</span></p><h1 class="fair">{escape(told.headline)}</h1>'
         f'<p class="lead">{replicas}{around}; {until}.</p>'
         f'<div class="unscored"><p>Not a result: no part ran, all of them answered after modelled times. '
-        f"Step {simulation.counts} is taken to be the first whose weights meet the target; that is an assumption. "
+        f"{_assumed(simulation)} "
         f"{escape(rests)}</p></div></header>")
+
+
+def _assumed(simulation: Simulation) -> str:
+    if simulation.counts is None:
+        return "That weights meet the target is not assumed: no validation is due that could find it."
+    return f"Step {simulation.counts} is taken to be the first whose weights meet the target; that is an assumption."
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -198,7 +204,8 @@ def _model(simulation: Simulation) -> list[str]:
 
 def _assumptions(simulation: Simulation) -> list[str]:
     model = simulation.model
-    rows = [("passing step", str(simulation.counts), "the first whose weights are taken to meet the target")]
+    rows = [("passing step", "none" if simulation.counts is None else str(simulation.counts),
+             "the first that is validated whose weights are taken to meet the target")]
     rows += [(f"assumptions.{key}", f"{value:g}", model.assumed.get(f"assumptions.{key}", ""))
              for key, value in model.assumptions.model_dump().items()]
     listed = {row[0] for row in rows}

@@ -10,6 +10,8 @@ from statistics import median
 from grpo_bench.contract import Event, Kind, Phase
 from grpo_bench.observers import PhaseLedger, read_training
 
+WAITING = (Phase.ROLLOUT.value, Phase.DRAIN.value)
+"""Phases in which the trainer waits for rollouts, of its batch or of the next one before a refit."""
 APART = frozenset({Phase.VALIDATION.value, Phase.CHECKPOINT.value})
 """Phases that do not come with every step."""
 
@@ -27,14 +29,15 @@ class StepTimes:
 
     @property
     def exposed(self) -> float:
-        """Exposed generation: what the trainer waits for rollouts, of its batch or of the next one before a refit."""
-        return self.phases.get(Phase.ROLLOUT, 0.0) + self.phases.get(Phase.DRAIN, 0.0)
+        """Exposed generation: what the trainer waits for rollouts."""
+        return sum(self.phases.get(phase, 0.0) for phase in WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
     """One run, in seconds, all attempts together. ``start`` is the first start-up; ``ledger`` the whole wall clock by
-    phase; ``validations`` and ``checkpoints`` as (step, seconds). ``score`` is from the end of that start-up to the
+    phase; ``validations`` and ``checkpoints`` as (step, seconds), ``saved`` the seconds of those checkpoints that hold
+    weights to be evaluated. ``score`` is from the end of that start-up to the
     moment that counts: the end of the validation that met the target or, where the evaluation is deferred, the end of
     the update of ``counts``, the first step that is taken to meet it; None where there is no such moment. ``counted``
     is that time by phase."""
@@ -48,6 +51,7 @@ class RunTimes:
     wall: float
     score: float | None
     counted: Mapping[str, float] = field(default_factory=dict)
+    saved: tuple[float, ...] = ()
 
     @property
     def first(self) -> float:
@@ -88,7 +92,7 @@ class _Reader:
         self._batches: dict[int, tuple[float, int]] = {}
         self._over: set[int] = set()
         self._validations: list[tuple[int, float]] = []
-        self._checkpoints: list[tuple[int | None, float]] = []
+        self._checkpoints: list[tuple[int | None, float, bool]] = []
         self._moment: tuple[float, Mapping[str, float]] | None = None
 
     def add(self, event: Event) -> None:
@@ -112,7 +116,7 @@ class _Reader:
             if data["target_met"] and self._moment is None:
                 self._moment = self._before + event.elapsed_s, self._ledger.phases(event.elapsed_s)
         elif event.kind == Kind.CHECKPOINT:
-            self._checkpoints.append((step, data["seconds"]))
+            self._checkpoints.append((step, data["seconds"], "updated_at" in data))
         elif event.kind == Kind.RUN_ENDED:
             self._status = data["status"]
         self._now = event.elapsed_s
@@ -122,9 +126,11 @@ class _Reader:
         at, spent = self._moment or (None, {})
         counted = {phase: seconds - began * (phase == Phase.STARTUP) for phase, seconds in spent.items()}
         return RunTimes(
-            self._status, began, tuple(self._steps()), tuple(self._validations), tuple(self._checkpoints),
+            self._status, began, tuple(self._steps()), tuple(self._validations),
+            tuple((step, seconds) for step, seconds, _ in self._checkpoints),
             self._ledger.phases(self._now), self._before + self._now, None if at is None else at - began,
-            {phase: seconds for phase, seconds in counted.items() if seconds > 0})
+            {phase: seconds for phase, seconds in counted.items() if seconds > 0},
+            tuple(seconds for _, seconds, weights in self._checkpoints if weights))
 
     def _undo(self, from_step: int) -> None:
         self._status = ""

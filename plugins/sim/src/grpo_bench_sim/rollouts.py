@@ -35,9 +35,11 @@ _ZERO_FLOATS = np.zeros(_MOST_TOKENS, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a rollout will take: ``turns`` times so many seconds of decoding, of the environment's work and so many
-    tokens; ``stall`` seconds before the last turn; ``score`` seconds of grading; and whether its patch passes."""
+    """What a rollout will take: ``sandbox`` seconds before its first turn; ``turns`` times so many seconds of decoding,
+    of the environment's work and so many tokens; ``stall`` seconds after the last turn; ``score`` seconds of grading;
+    and whether its patch passes."""
 
+    sandbox: float
     turns: int
     generate: float
     environment: float
@@ -61,8 +63,10 @@ def drawn(config: PartConfig, random: Random, purpose: Purpose, group: int, roll
     seconds = law.seconds.draw(random) * scale
     tokens = max(1, min(_MOST_TOKENS, round(law.tokens.draw(random))))
     stall = _stall(config, purpose, group, rollout_id, random)
-    return Drawn(law.turns, seconds * law.shares.generate / law.turns, seconds * law.shares.environment / law.turns,
-                 max(1, round(tokens / law.turns)), stall, seconds * law.shares.score, version >= config.passes_at)
+    shares = law.shares
+    return Drawn(seconds * shares.sandbox_start, law.turns, seconds * shares.generate / law.turns,
+                 seconds * shares.environment / law.turns, max(1, round(tokens / law.turns)), stall,
+                 seconds * shares.score, version >= config.passes_at)
 
 
 def _stall(config: PartConfig, purpose: Purpose, group: int, rollout_id: str, random: Random) -> float:
@@ -123,7 +127,8 @@ class ModelledSession:
 
 
 class ModelledPolicy:
-    """Opens conversations; rollouts go round the engines in turn."""
+    """Opens conversations, each with an engine that chance gives it: from a stream of its own, so that a rollout draws
+    the same times however many engines there are."""
 
     def __init__(self, config: PartConfig, engines: Sequence[Remote]) -> None:
         self._config = config
@@ -132,9 +137,9 @@ class ModelledPolicy:
     def open(self, rollout_id: str, affinity: str, sampling: Sampling, request_s: float,
              max_turns: int | None = None) -> ModelledSession:
         group = int(affinity.rpartition("-")[2])
-        random = self._config.stream("rollout", rollout_id)
-        engine = self._engines[random.randrange(len(self._engines))]
-        return ModelledSession(self._config, engine, rollout_id, group, sampling.purpose, random)
+        engine = self._engines[self._config.stream("engine", rollout_id).randrange(len(self._engines))]
+        return ModelledSession(self._config, engine, rollout_id, group, sampling.purpose,
+                               self._config.stream("rollout", rollout_id))
 
     def gateway(self) -> Any:
         raise RuntimeError("no program meets a modelled policy")
@@ -147,14 +152,15 @@ class ModelledPolicy:
 
 
 class ModelledAgent:
-    """The contract's Agent."""
+    """The contract's Agent. What its sandbox's start takes comes first, and is none of its own limit."""
 
     def __init__(self, config: PartConfig) -> None:
         self._timeout_s = config.timeout_s
 
     async def run(self, task: Task, sandbox: Any, policy: Any) -> End:
+        drawn = await policy.draw()
+        await asyncio.sleep(drawn.sandbox)
         async with asyncio.timeout(self._timeout_s):
-            drawn = await policy.draw()
             for turn in range(drawn.turns):
                 last = turn == drawn.turns - 1
                 outside = drawn.environment + (drawn.stall if last else 0.0)
@@ -188,9 +194,9 @@ class ModelledSandbox:
 
 @dataclass
 class ModelledEnvironment:
-    """The contract's Environment. Sandboxes start in the middle time of their share."""
+    """The contract's Environment. Sandboxes open at once: how long one takes to start is part of what its rollout
+    draws, and the agent waits for it."""
 
-    config: PartConfig
     lists: Mapping[str, Sequence[Task]] = field(default_factory=dict)
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -200,8 +206,6 @@ class ModelledEnvironment:
         """There is nothing to start."""
 
     async def open(self, task: Task, *, mounts: Mapping[str, str], sockets: Mapping[str, str]) -> ModelledSandbox:
-        law = self.config.model.train[0]
-        await asyncio.sleep(law.shares.sandbox_start * law.seconds.middle * self.config.scale(Quantity.ROLLOUT))
         return ModelledSandbox()
 
     async def score(self, task: Task, patch: str) -> Score:
@@ -216,12 +220,12 @@ class ModelledEnvironment:
 
 def create_tasks(context: PluginContext) -> ModelledEnvironment:
     """The factory of the environment that lists tasks; a simulation's plan has them already."""
-    return ModelledEnvironment(context.config)
+    return ModelledEnvironment()
 
 
 def create_environment(config: PartConfig, context: WorkerContext) -> ModelledEnvironment:
     """The factory inside a rollout worker."""
-    return ModelledEnvironment(config)
+    return ModelledEnvironment()
 
 
 def create_agent(config: PartConfig, context: WorkerContext) -> ModelledAgent:

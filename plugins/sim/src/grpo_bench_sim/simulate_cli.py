@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from .findings import Findings
     from .model import Model, Quantity
-    from .standing import Scenario
-    from .what_if import Planner
+    from .standing import Planner, Scenario
 
 MAX_REPLICAS = 1000
 
@@ -79,8 +78,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from .findings import write
+    from .findings import begin, write
     order = _order(arguments)
+    order = replace(order, out=begin(order.model, order.out, numbered=arguments.out is None))
     progress = not arguments.json or sys.stderr.isatty()
     try:
         found = _carried_out(order, _tell if progress else lambda line: None)
@@ -114,7 +114,7 @@ def _order(arguments: argparse.Namespace) -> Order:
     model, scenario = _model(arguments, plan), Scenario(arguments.passes_at, scales)
     stood_in(plan, model, scenario)
     if arguments.held_out:
-        check(model)
+        check(bare, model)
     key, values = sweep or ("", ())
     for value in values:
         case(planner, scenario, key, value)
@@ -179,7 +179,7 @@ def _check_passing(step: int | None, plan: Plan, due: Sequence[int]) -> None:
 
 
 def _place(arguments: argparse.Namespace) -> Path:
-    """Where everything goes. It is made by what is written first."""
+    """Where everything goes, if nobody else takes it meanwhile."""
     now = datetime.now(UTC)
     out: Path = arguments.out or Path("simulations") / f"{now:%Y%m%d-%H%M%S}-{arguments.profile}"
     above = next((place for place in (out, *out.absolute().parents) if os.path.lexists(place)), Path.cwd())
@@ -187,7 +187,7 @@ def _place(arguments: argparse.Namespace) -> Path:
         raise InputError(f"--out {out}: {above} is no folder", hint="name a new folder")
     if not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: {above} may not be written", hint="name another place")
-    if above == out and any(out.iterdir()):
+    if arguments.out is not None and above == out and any(out.iterdir()):
         raise InputError(f"--out {out}: there is something in it", hint="name a new folder")
     return out
 
@@ -226,8 +226,14 @@ def _show(found: Findings, out: Path) -> None:
     from . import telling
     room = page_width()
     for number, section in enumerate(telling.sections(found)):
-        say(*([""] if number else []), *(part for line in section for part in wrapped(line, room, telling.INDENT)))
+        lines = [part for line in section for part in wrapped(_printable(line), room, telling.INDENT)]
+        say(*([""] if number else []), *lines)
     say("", f"page    {out / 'simulation.html'}", f"runs    {found.simulation.folders[0].parent}")
+
+
+def _printable(line: str) -> str:
+    """What a model's file says reaches no terminal as a command."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
 
 
 def _tell(line: str) -> None:

@@ -17,18 +17,18 @@ from grpo_bench.registry import Plan
 
 from .model import Model
 from .reading import RunTimes, times_of
-from .standing import Scenario, passing_step, stood_in
+from .standing import Scenario, counted_step, stood_in
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Replicas of one plan. ``folders`` are their run folders, empty where they were not kept; ``counts`` is the step
-    that is taken to meet the target."""
+    """Replicas of one plan. ``folders`` are their run folders, empty where they were not kept; ``counts`` is the first
+    step with a validation due that is taken to meet the target; None where there is none."""
 
     plan: Plan
     model: Model
     scenario: Scenario
-    counts: int
+    counts: int | None
     runs: tuple[RunTimes, ...]
     folders: tuple[Path, ...]
 
@@ -38,7 +38,7 @@ def simulate(plan: Plan, model: Model, scenario: Scenario, seeds: Sequence[int],
     """Simulate ``plan`` under each of the seeds, with the run folders in ``keep``, named ``replica-I-seed-S``; None:
     not kept. ``told`` is called after each. A run that fails raises what it failed with: GrpoBenchError, Interrupted
     where the user stopped it."""
-    counts = passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at
+    counts = counted_step(plan, model, scenario)
     runs: list[RunTimes] = []
     folders: list[Path] = []
     with nullcontext(keep) if keep is not None else tempfile.TemporaryDirectory(prefix="grpo-bench-sim-") as place:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import InputError, PolicyFacts, Role, Task
+from grpo_bench.engine import due_steps
 from grpo_bench.registry import Plan, load_plugin
 
 from . import _plugins
 from .config import PartConfig
 from .model import Model, Quantity
 
+Planner = Callable[[Sequence[str]], Plan]
+"""The profile's plan with overrides on top of its own."""
 _TASKS = 1000
 """How many tasks a split is taken to have where they cannot be listed here."""
 _IN_PLACE = {Role.TRAINER: _plugins.trainer, Role.GENERATOR: _plugins.generator,
@@ -23,9 +26,9 @@ _IN_PLACE = {Role.TRAINER: _plugins.trainer, Role.GENERATOR: _plugins.generator,
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What is simulated besides the profile. ``passes_at`` is the first step whose weights are taken to meet the
-    target; None: as in the logs. ``scales`` multiplies what a quantity takes. ``trainer_gpus`` and ``engines`` are how
-    many times the plan's the trainer and the generator are taken to have, for splits that no plan can be made of;
-    ``decoding`` is how many times as fast a token is decoded."""
+    target, validated or not; None: as in the logs. ``scales`` multiplies what a quantity takes. ``trainer_gpus`` and
+    ``engines`` are how many times the plan's the trainer and the generator are taken to have, for splits that no plan
+    can be made of; ``decoding`` is how many times as fast a token is decoded."""
 
     passes_at: int | None = None
     scales: Mapping[Quantity, float] = field(default_factory=dict)
@@ -43,13 +46,20 @@ def passing_step(model: Model, plan: Plan) -> int:
     return -(-samples // batch) if samples is not None else grpo.max_steps
 
 
+def counted_step(plan: Plan, model: Model, scenario: Scenario) -> int | None:
+    """The step whose weights are the first that a validation finds to meet the target: the first one due from the
+    assumed step on; None where none is."""
+    assumed = passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at
+    return next((step for step in due_steps(plan) if step >= assumed), None)
+
+
 def stood_in(plan: Plan, model: Model, scenario: Scenario) -> Plan:
     """The plan of a simulation of ``plan``. The profile's observers are left out: they tell others, and what they would
     tell of accuracy and losses was never computed."""
-    profile = plan.profile
+    profile, counts = plan.profile, counted_step(plan, model, scenario)
     config = PartConfig(
         model=model, seed=plan.seed, prompts=profile.grpo.prompts_per_step,
-        passes_at=passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at,
+        passes_at=profile.grpo.max_steps + 1 if counts is None else counts,
         speed=_ratio(plan, model, ("ranks",), scenario.trainer_gpus),
         engine_speed=_ratio(plan, model, ("engine_gpus",)) * scenario.decoding, engines=scenario.engines,
         timeout_s=read(plan, model, "timeout_s"), scales=scenario.scales)
@@ -62,7 +72,7 @@ def stood_in(plan: Plan, model: Model, scenario: Scenario) -> Plan:
         plan, parts=parts, observers=(),
         checkpoint=PolicyFacts(Path(), profile.policy.max_context, 1), transport=_plugins.TRANSPORT,
         incomparable="nothing is computed in a simulation", tasks=_tasks(plan), missing=(),
-        modelled=f"{model.name}: {model.source}", passes_at=config.passes_at)
+        modelled=f"{model.name}: {model.source}", passes_at=counts)
 
 
 def read(plan: Plan, model: Model, what: str) -> float | None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .model import Linear, Model, Quantity
-from .standing import Scenario, passing_step, setting
+from .laws import Linear
+from .model import Model, Quantity
+from .standing import Scenario, counted_step, setting
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 Kind = Literal["calibrated", "extrapolated", "assumed"]
 WORST: Sequence[Kind] = ("assumed", "extrapolated", "calibrated")
 _BATCH = frozenset({"grpo.prompts_per_step", "grpo.generations_per_prompt"})
+_KIND = "hardware.gpu"
+"""Said before all else: what another kind of GPU takes is not known at all."""
 _SAID = 3
 """Differences that are said in words; of more, how many there are."""
 _LAWS: dict[Quantity, str] = {
@@ -93,20 +96,26 @@ def _differences(quantity: Quantity, plan: Plan, model: Model) -> Iterator[str]:
     batch = grpo.prompts_per_step * grpo.generations_per_prompt
     names = model.needs.get(quantity, ())
     inside = fewest <= batch <= most
+    differing = [key for key in names
+                 if key not in _BATCH and _plain(setting(plan, key)) != _plain(model.like.get(key))]
+    if _KIND in differing:
+        yield f"{_different(_KIND, plan, model)}, and taken to be as fast"
     if not inside and _BATCH & set(names):
         yield f"{batch} rollouts a step, not {fewest if fewest == most else f'{fewest} to {most}'}"
-    for key in names:
-        here, there = setting(plan, key), model.like.get(key)
-        if key not in _BATCH and _plain(here) != _plain(there):
-            yield f"{key} is {_shown(here)}, not {_shown(there)}"
+    for key in differing:
+        if key != _KIND:
+            yield _different(key, plan, model)
+
+
+def _different(key: str, plan: Plan, model: Model) -> str:
+    return f"{key} is {_shown(setting(plan, key))}, not {_shown(model.like.get(key))}"
 
 
 def _beyond(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Iterator[str]:
     """How the run goes on where the logs had ended."""
     validation, grpo = plan.profile.validation, plan.profile.grpo
     ends = validation.target is not None and not validation.deferred
-    counts = passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at
-    last, order = min(counts, grpo.max_steps) if ends else grpo.max_steps, model.stalls.order
+    last, order = (counted_step(plan, model, scenario) if ends else None) or grpo.max_steps, model.stalls.order
     logged = len(order) * model.stalls.block // grpo.prompts_per_step
     if quantity is Quantity.STALLS and any(order) and last > logged:
         yield f"prompts after step {logged} were in no log and are taken to stall as the first ones did"

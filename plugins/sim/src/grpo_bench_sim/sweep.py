@@ -13,9 +13,9 @@ from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
 from .model import Model, Quantity
 from .simulation import Simulation, simulate
-from .standing import Scenario
+from .standing import Planner, Scenario
 from .statuses import standings
-from .what_if import Planner, reasons
+from .what_if import reasons
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
@@ -101,6 +101,8 @@ def quantity_of(name: str) -> Quantity:
 def case(planner: Planner, scenario: Scenario, key: str, value: str) -> tuple[Plan, Scenario]:
     """What one value is simulated with; InputError where it cannot be planned."""
     try:
+        if key == "seed":
+            raise InputError("the seeds are the simulation's own", hint="--replicas N simulates more of them")
         if not key.startswith(_SCALE):
             return planner((f"{key}={value}",)), scenario
         scales = {**scenario.scales, quantity_of(key.removeprefix(_SCALE)): _factor(value)}

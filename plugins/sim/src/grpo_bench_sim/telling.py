@@ -14,7 +14,7 @@ import numpy as np
 from grpo_bench.observers.kit import counted, name
 from grpo_bench.registry.estimate import Duration, fit
 
-from .account import Account, Quantiles, Spread, spread
+from .account import Account, Deciles, Spread, spread
 from .evaluating import Evaluation
 from .figures import Compared
 from .findings import PAGE, RECORD, Findings
@@ -63,6 +63,8 @@ def _fit(given_s: float, needed: Spread) -> str:
 def _taken(found: Findings) -> Iterator[str]:
     """What the length rests on besides the model."""
     plan = found.simulation.plan
+    if found.simulation.counts is None and plan.profile.validation.target is not None:
+        yield "that the target is met is not assumed: no validation is due from the assumed step on"
     if found.account.target is not None:
         yield "that the target is met there is assumed, never predicted; --passes-at STEP assumes another step"
     if found.account.evaluation is not None:
@@ -133,7 +135,7 @@ def where(found: Account, simulation: Simulation) -> list[str]:
             "step: median and quantiles from the second on; of a validation or a checkpoint: each of them"]
 
 
-def _quantiles(found: Quantiles | None) -> tuple[str, str, str]:
+def _quantiles(found: Deciles | None) -> tuple[str, str, str]:
     if found is None:
         return "", "", ""
     return _figure(found.median), _figure(found.q10), _figure(found.q90)

@@ -16,14 +16,12 @@ from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
 from .reading import RunTimes
 from .simulation import Simulation, simulate
+from .standing import Planner
 from .statuses import Standing, standings
 from .variants import Variant, variants
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
-
-Planner = Callable[[Sequence[str]], "Plan"]
-"""The profile's plan with overrides on top of its own."""
 
 LEAST = 0.005
 """Minutes below which nothing moves."""
