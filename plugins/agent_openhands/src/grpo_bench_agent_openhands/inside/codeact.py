@@ -31,7 +31,7 @@ from openhands.core.main import run_controller
 from openhands.core.setup import generate_sid
 from openhands.events import EventStream
 from openhands.events.action import CmdRunAction, MessageAction
-from openhands.events.observation import ErrorObservation
+from openhands.events.observation import CmdOutputMetadata, ErrorObservation
 from openhands.llm.llm_registry import LLMRegistry
 from openhands.runtime.impl.cli.cli_runtime import CLIRuntime
 from openhands.runtime.runtime_status import RuntimeStatus
@@ -42,6 +42,8 @@ EDITOR_EXAMPLE = "/openhands_setup/OpenHands"
 """The folder that the benchmark's editor has in the example of its description."""
 QUIET_S = 10
 """Seconds without output after which a command is reported as running on, as its description says."""
+SHOWN_S = 5
+"""Seconds for the shell to show what it is sent; some of it it never shows, such as a password."""
 GO_ON = ("Please go on with the approach that you think is best. If the task is solved, call the finish tool. "
          "Nobody will answer questions.")
 """What a reply without a tool call is answered with."""
@@ -115,13 +117,32 @@ def configured(workdir: str, scratch: str, model: dict[str, Any], max_turns: int
     return config
 
 
+class Session(BashSession):
+    """A session that looks whether a command has ended only once the shell has shown it. The prompt before it would be
+    taken for the one after it, and all output be lost, on a machine too busy for the shell to answer at once."""
+
+    def initialize(self) -> None:
+        super().initialize()
+        send = self.pane.send_keys
+
+        def send_and_see(keys: str, *arguments: Any, **options: Any) -> None:
+            before = self._get_pane_content()
+            send(keys, *arguments, **options)
+            alone = keys == "C-l" and len(CmdOutputMetadata.matches_ps1_metadata(before)) < 2  # nothing to clear
+            until = time.monotonic() + SHOWN_S
+            while not alone and self._get_pane_content() == before and time.monotonic() < until:
+                time.sleep(0.01)
+
+        self.pane.send_keys = send_and_see
+
+
 class InProcess(CLIRuntime):
     """Commands in a tmux session, which keeps its folder and variables, and edits in this process."""
 
     bash: Any = None
 
     async def connect(self) -> None:
-        self.bash = BashSession(work_dir=self._workspace_path, no_change_timeout_seconds=min(
+        self.bash = Session(work_dir=self._workspace_path, no_change_timeout_seconds=min(
             QUIET_S, self.config.sandbox.timeout))
         self.bash.initialize()
         self._runtime_initialized = True
