@@ -2,7 +2,7 @@
 #
 #   make run [PROFILE=laptop] [ARGS="--seed 1"]   one run
 #   make test [ARGS="-k journal"] [JOBS=2]        all tests that one environment can run
-#   make test-real [ARGS=...] [JOBS=2]            those that need vLLM, Megatron, OpenHands, sandboxes, Slurm
+#   make test-real [ARGS=...] [JOBS=0]            those that need vLLM, Megatron, OpenHands, sandboxes, Slurm
 #   make lint                                     style, types, import rules
 #   make bench [ARGS=...]                         speed, as ratios within one run
 #   make setup                                    only set up: .venv/bin/grpo-bench
@@ -10,9 +10,9 @@
 #   make clean                                    remove what set-up made
 #
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
-# JOBS is how many processes the tests are dealt to, a file at a time (0: all in one, as --pdb needs it). Environments
-# (docs/environments.md) and tasks that test-real needs are built when the first test needs them, while others go on: they
-# stay in the user's cache, 7 GB together. TOOLS are the programs it needs, each with the package that brings it: where one is
+# JOBS is how many processes the tests are dealt to, a file at a time (0: all in one, as --pdb needs it); those of test-real,
+# which take much memory and have time-outs of others, run in one. Environments (docs/environments.md) and tasks that
+# test-real needs are built when the first test needs them: they stay in the user's cache, 7 GB together. TOOLS are the programs it needs, each with the package that brings it: where one is
 # missing, apt installs it for root. What needs ROOT_TOOLS needs root itself, and is left out for others. Nothing is
 # byte-compiled before it is imported, which most of it never is: that would take minutes.
 
@@ -28,7 +28,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 INSTALLED := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install -qq --no-compile --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
@@ -46,6 +46,7 @@ run: setup
 test: setup
 	@$(PYTEST) $(ARGS)
 
+test-real: JOBS = 0
 test-real: setup tools
 	@$(PYTEST) --real -m real --build $(if $(TORCH_INDEX),--build-index $(TORCH_INDEX)) $(ARGS)
 
