@@ -63,7 +63,7 @@ class Candidate:
 def candidate(folder: Path, run: str, findings: Sequence[tuple[str, Finding]], events: Sequence[Event]) -> Candidate:
     """The candidate in a run folder that was judged; RunFolderError where it is a simulation, or lacks a file that it
     has to have."""
-    if events[0].data.get("modelled"):
+    if events and events[0].data.get("modelled"):
         raise RunFolderError(f"{folder} cannot be packaged: it is a simulation")
     files = sorted(folder.glob("provenance*.json")) + sorted(folder.glob("eval/provenance*.json"))
     try:
