@@ -12,9 +12,10 @@
 # PYTHON names the interpreter to build .venv from (3.11 or newer), TORCH_INDEX a package index with CPU builds of torch.
 # JOBS is how many processes the tests are dealt to, a file at a time (0: all in one, as --pdb needs it); those of test-real,
 # which take much memory and have time-outs of others, run in one. Environments (docs/environments.md) and tasks that
-# test-real needs are built when the first test needs them: they stay in the user's cache, 7 GB together. TOOLS are the programs it needs, each with the package that brings it: where one is
-# missing, apt installs it for root. What needs ROOT_TOOLS needs root itself, and is left out for others. Nothing is
-# byte-compiled before it is imported, which most of it never is: that would take minutes.
+# test-real needs are built when the first test needs them: they stay in the user's cache, 7 GB together. TOOLS are the
+# programs it needs, each with the package that brings it: where one is missing, apt installs it for root. What needs
+# ROOT_TOOLS needs root itself, and is left out for others. Nothing is byte-compiled before it is imported, which most of it
+# never is: that would take minutes.
 
 PYTHON ?= python3
 PROFILE ?= laptop

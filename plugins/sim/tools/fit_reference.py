@@ -114,8 +114,7 @@ def law(steps: Sequence[tuple[int, LoggedStep]], name: str) -> Linear:
 
 def beyond(usual: Linear, firsts: Sequence[tuple[int, LoggedStep]], name: str) -> float:
     """What first steps took longer, in the median."""
-    return round(median(getattr(step, name) - usual.fixed - usual.per_row * rows - usual.per_token * step.tokens
-                        for rows, step in firsts), 1)
+    return round(median(getattr(step, name) - usual.middle(rows, step.tokens) for rows, step in firsts), 1)
 
 
 def lognormal(values: Sequence[float]) -> Lognormal:

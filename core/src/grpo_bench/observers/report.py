@@ -6,15 +6,14 @@ follows the reader's light or dark setting and uses no script.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..contract import Event, GrpoBenchError, Kind, Phase, RunFacts, hookimpl
+from ..contract import Event, Kind, Phase, RunFacts, hookimpl
 from . import _sections as sections
+from ._document import document, style, write_whole
 from ._evaluation import stage
 from ._record import unscored
 from ._schema import read_run
@@ -82,14 +81,7 @@ def settle(view: RunView) -> Settled:
 
 def save_report(view: RunView, folder: Path, settled: Settled | None = None) -> Path:
     """Write the report of a view into its run folder, whole or not at all."""
-    path = folder / FILE
-    draft = path.with_suffix(".tmp")
-    try:
-        draft.write_text(page(view, folder, settled), encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        raise GrpoBenchError(f"cannot write {path}: {error.strerror}", hint="make room or restore access") from error
-    return path
+    return write_whole(folder / FILE, page(view, folder, settled))
 
 
 def page(view: RunView, folder: Path, settled: Settled | None = None) -> str:
@@ -97,16 +89,10 @@ def page(view: RunView, folder: Path, settled: Settled | None = None) -> str:
     settled = settled or settle(view)
     of = "simulation of " if view.modelled else ""
     title = f"{of}{view.started.get('profile', 'run')}, seed {view.started.get('seed', '–')}: {_headline(view)[0]}"
-    colours = "".join(f"rect.p-{p}{{fill:var(--{p})}}.swatch.p-{p}{{background:var(--{p})}}" for p in Phase)
-    sheets = files(__package__ or "")
-    style = "".join(sheets.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "placement.css"))
     parts = [_header(view), _figures(view), *settled.learning, *sections.evaluated(view), *sections.time(view),
              *settled.steps, *settled.rollouts, *settled.placement, *sections.attempts(view), *sections.notices(view),
              *sections.records(view, folder), "<footer>Made by grpo-bench from this run's events.jsonl.</footer>"]
-    return "\n".join([
-        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>",
-        '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{style}{colours}</style>",
-        "</head>", "<body>", "<main>", *parts, "</main>", "</body>", "</html>", ""])
+    return document(title, style("placement.css"), parts)
 
 
 def _header(view: RunView) -> str:

@@ -23,8 +23,7 @@ generator = Plugin(
 
 environment = Plugin(
     name="modelled", role=Role.ENVIRONMENT, summary="sandboxes and grading that take modelled times",
-    config=PartConfig, factory="grpo_bench_sim.rollouts:create_tasks",
-    worker_factory="grpo_bench_sim.rollouts:create_environment", stand_in=True,
+    config=PartConfig, worker_factory="grpo_bench_sim.rollouts:create_environment", stand_in=True,
     capabilities=Capabilities(prompt=frozenset({"statement"}), deterministic=True))
 
 agent = Plugin(

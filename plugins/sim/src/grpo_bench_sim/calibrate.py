@@ -124,8 +124,7 @@ def _first(seen: Observed, update: Linear, log_probabilities: Linear) -> First:
 
 
 def _beyond(step: Step, phase: Phase, later: Linear) -> float:
-    usual = later.fixed + later.per_row * step.rollouts + later.per_token * step.tokens
-    return max(0.0, step.phases.get(phase, 0.0) - usual)
+    return max(0.0, step.phases.get(phase, 0.0) - later.middle(step.rollouts, step.tokens))
 
 
 def _refits(seen: Observed) -> list[float]:

@@ -11,10 +11,10 @@ from statistics import median
 
 from grpo_bench.observers.kit import Frame, axes, drawing, line, name, path, scale, tag, text, ticks
 
-from .reading import RunTimes
+from .reading import WAITING, RunTimes
 from .sweep import Sweep
 
-WAITS = {"rollout": "waiting for rollouts", "drain": "waiting for rollouts before a refit"}
+WAITS: Mapping[str, str] = dict(zip(WAITING, ("waiting for rollouts", "waiting for rollouts before a refit"), strict=True))
 """Phases of a step in which the trainer waits, by what they are called beside the picture of the steps. Together they
 are the exposed generation."""
 _CLASSES = ("wide", "middle", "narrow")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.contract import GrpoBenchError, InputError
+from grpo_bench.contract import InputError
+from grpo_bench.observers.kit import write_whole
 
 from .account import Account
 from .figures import Compared
@@ -86,17 +86,8 @@ def write(found: Findings, out: Path) -> dict[str, Any]:
     holds."""
     write_page(out / PAGE, found.simulation, found.standings, found.changes, found.sweep, found.compared)
     record = {**found.to_json(), "page": str(out / PAGE), "model_file": str(out / MODEL)}
-    _keep(out / RECORD, json.dumps(record, allow_nan=False))
+    write_whole(out / RECORD, f"{json.dumps(record, allow_nan=False)}\n")
     return record
-
-
-def _keep(file: Path, text: str) -> None:
-    draft = file.with_suffix(".tmp")
-    try:
-        draft.write_text(f"{text}\n", encoding="utf-8")
-        os.replace(draft, file)
-    except OSError as error:
-        raise GrpoBenchError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -97,6 +97,10 @@ class Linear(Part):
     per_token: Amount = 0.0
     sigma: Sigma = 0.0
 
+    def middle(self, rows: int, tokens: float) -> float:
+        """Without the factor."""
+        return self.fixed + self.per_row * rows + self.per_token * tokens
+
     def draw(self, random: Random, rows: int, tokens: float) -> float:
-        middle = self.fixed + self.per_row * rows + self.per_token * tokens
+        middle = self.middle(rows, tokens)
         return middle * math.exp(self.sigma * random.gauss(0.0, 1.0)) if self.sigma else middle

@@ -7,7 +7,6 @@ learn is never predicted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,8 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import median
 
-from grpo_bench.contract import GrpoBenchError
-from grpo_bench.observers.kit import Cell, duration, name, style, swatch, table
+from grpo_bench.observers.kit import Cell, document, duration, name, style, swatch, table, write_whole
 
 from . import figures
 from .figures import Compared, shown
@@ -27,19 +25,11 @@ from .statuses import Standing
 from .sweep import Sweep
 from .what_if import Change
 
-FILE = "simulation.html"
-
 
 def write_page(file: Path, simulation: Simulation, standings: Sequence[Standing], changes: Sequence[Change],
                sweep: Sweep | None, comparison: Sequence[Compared]) -> Path:
     """Write the page, whole or not at all, and return its path."""
-    draft = file.with_suffix(".tmp")
-    try:
-        draft.write_text(page(simulation, standings, changes, sweep, comparison), encoding="utf-8")
-        os.replace(draft, file)
-    except OSError as error:
-        raise GrpoBenchError(f"cannot write {file}: {error.strerror}", hint="make room or restore access") from error
-    return file
+    return write_whole(file, page(simulation, standings, changes, sweep, comparison))
 
 
 def page(simulation: Simulation, standings: Sequence[Standing], changes: Sequence[Change], sweep: Sweep | None,
@@ -51,11 +41,7 @@ def page(simulation: Simulation, standings: Sequence[Standing], changes: Sequenc
              *what_if(changes), *swept(sweep), *_compared(comparison), *_standings(standings),
              *_model(simulation), *_assumptions(simulation),
              "<footer>Made by grpo-bench simulate. Nothing was computed but times.</footer>"]
-    return "\n".join([
-        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f"<title>{escape(simulation.plan.name)}, simulated: {escape(told.headline)}</title>",
-        '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{css}</style>", "</head>",
-        "<body>", "<main>", *parts, "</main>", "</body>", "</html>", ""])
+    return document(f"{simulation.plan.name}, simulated: {told.headline}", css, parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from .figures import shown
 from .sweep import Point, Sweep
 from .what_if import LEAST, Change
 
+
 def what_if(changes: Sequence[Change]) -> list[str]:
     """The table of variants."""
     if not changes:

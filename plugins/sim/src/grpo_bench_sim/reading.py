@@ -37,10 +37,9 @@ class StepTimes:
 class RunTimes:
     """One run, in seconds, all attempts together. ``start`` is the first start-up; ``ledger`` the whole wall clock by
     phase; ``validations`` and ``checkpoints`` as (step, seconds), ``saved`` the seconds of those checkpoints that hold
-    weights to be evaluated. ``score`` is from the end of that start-up to the
-    moment that counts: the end of the validation that met the target or, where the evaluation is deferred, the end of
-    the update of ``counts``, the first step that is taken to meet it; None where there is no such moment. ``counted``
-    is that time by phase."""
+    weights to be evaluated. ``score`` is from the end of that start-up to the moment that counts: the end of the
+    validation that met the target or, where the evaluation is deferred, the end of the update of ``counts``, the first
+    step that is taken to meet it; None where there is no such moment. ``counted`` is that time by phase."""
 
     status: str
     start: float

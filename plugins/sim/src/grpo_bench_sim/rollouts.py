@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from grpo_bench.contract import (
-    End, ExecResult, FinishReason, PluginContext, Purpose, Remote, Sampling, Score, Task, TokenSequence, Turn,
-    WorkerContext,
+    End, ExecResult, FinishReason, Purpose, Remote, Sampling, Score, Task, TokenSequence, Turn, WorkerContext,
 )
 
 from .config import PartConfig
@@ -192,15 +191,12 @@ class ModelledSandbox:
         """There is nothing to close."""
 
 
-@dataclass
 class ModelledEnvironment:
     """The contract's Environment. Sandboxes open at once: how long one takes to start is part of what its rollout
     draws, and the agent waits for it."""
 
-    lists: Mapping[str, Sequence[Task]] = field(default_factory=dict)
-
     def tasks(self, split: str) -> Sequence[Task]:
-        return self.lists[split]
+        raise RuntimeError("a simulation's plan has its tasks already")
 
     async def start(self) -> None:
         """There is nothing to start."""
@@ -216,11 +212,6 @@ class ModelledEnvironment:
 
     async def close(self) -> None:
         """There is nothing to close."""
-
-
-def create_tasks(context: PluginContext) -> ModelledEnvironment:
-    """The factory of the environment that lists tasks; a simulation's plan has them already."""
-    return ModelledEnvironment()
 
 
 def create_environment(config: PartConfig, context: WorkerContext) -> ModelledEnvironment:

@@ -60,8 +60,8 @@ def stood_in(plan: Plan, model: Model, scenario: Scenario) -> Plan:
     config = PartConfig(
         model=model, seed=plan.seed, prompts=profile.grpo.prompts_per_step,
         passes_at=profile.grpo.max_steps + 1 if counts is None else counts,
-        speed=_ratio(plan, model, ("ranks",), scenario.trainer_gpus),
-        engine_speed=_ratio(plan, model, ("engine_gpus",)) * scenario.decoding, engines=scenario.engines,
+        speed=_ratio(plan, model, "ranks", scenario.trainer_gpus),
+        engine_speed=_ratio(plan, model, "engine_gpus") * scenario.decoding, engines=scenario.engines,
         timeout_s=read(plan, model, "timeout_s"), scales=scenario.scales)
     inline, entry = load_plugin(Role.FABRIC, "inline")
     parts = {role: replace(part, descriptor=_IN_PLACE[role], config=config) if role in _IN_PLACE else part
@@ -89,13 +89,12 @@ def setting(plan: Plan, key: str) -> Any:
     return value
 
 
-def _ratio(plan: Plan, model: Model, names: tuple[str, ...], ratio: float = 1.0) -> float:
+def _ratio(plan: Plan, model: Model, name: str, ratio: float = 1.0) -> float:
     """How much faster than at calibration so many more GPUs are, ``ratio`` times the plan's. A 0 leaves the number to
     the machine and says nothing."""
-    for name in names:
-        here, there = read(plan, model, name), model.like.get(model.reads.get(name, ""))
-        if here and isinstance(there, int | float) and there:
-            ratio *= here / there
+    here, there = read(plan, model, name), model.like.get(model.reads.get(name, ""))
+    if here and isinstance(there, int | float) and there:
+        ratio *= here / there
     return 1 + (ratio - 1) * model.assumptions.scaling
 
 

@@ -16,7 +16,7 @@ from grpo_bench.registry.estimate import Duration, fit
 
 from .account import Account, Deciles, Spread, spread
 from .evaluating import Evaluation
-from .figures import Compared
+from .figures import Compared, shown
 from .findings import PAGE, RECORD, Findings
 from .simulation import Simulation
 from .statuses import WORST, Standing
@@ -219,7 +219,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _minutes(minutes: float | None) -> str:
-    return "" if minutes is None else f"{minutes:,.1f}" if abs(minutes) >= 10 else f"{minutes:,.2f}"
+    return "" if minutes is None else shown(minutes)
 
 
 def _signed(minutes: float) -> str:

@@ -25,7 +25,6 @@ class ModelledTrainer:
         self._config: PartConfig = context.config
         self._clock = context.clock
         self._version = 0
-        self._updates = 0
         self._first_asked = True
 
     async def start(self) -> None:
@@ -46,10 +45,9 @@ class ModelledTrainer:
         model = self._config.model
         seconds = model.update.draw(self._stream("update"), batch.rows, batch.n_tokens)
         await self._take(Quantity.UPDATE, seconds / self._config.speed)
-        if not self._updates:
+        if not self._version:
             await self._take(Quantity.FIRST_STEP, model.first.update)
         self._version += 1
-        self._updates += 1
         return UpdateStats(loss=0.0, grad_norm=0.0, learning_rate=0.0, tokens=len(batch.ids),
                            ended_at=self._clock.now_utc())
 
