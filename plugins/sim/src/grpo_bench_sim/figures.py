@@ -14,7 +14,8 @@ from grpo_bench.observers.kit import Frame, axes, drawing, line, name, path, sca
 from .reading import WAITING, RunTimes
 from .sweep import Sweep
 
-WAITS: Mapping[str, str] = dict(zip(WAITING, ("waiting for rollouts", "waiting for rollouts before a refit"), strict=True))
+WAITS: Mapping[str, str] = dict(zip(
+    WAITING, ("waiting for rollouts", "waiting for rollouts before a refit"), strict=True))
 """Phases of a step in which the trainer waits, by what they are called beside the picture of the steps. Together they
 are the exposed generation."""
 _CLASSES = ("wide", "middle", "narrow")
