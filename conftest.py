@@ -14,9 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -151,6 +153,14 @@ def _check_there(names: list[str], *, build: bool) -> None:
     if missing and not build:
         raise pytest.UsageError(f"not built: {', '.join(missing)}; run `grpo-bench env build {' '.join(missing)}`, or "
                                 "`make test-real`, which does")
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder in the place of /tmp: its path is short, as sockets need it; ``tmp_path`` is long in one of several
+    processes."""
+    with TemporaryDirectory(prefix="gb-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ from grpo_bench.fabric._proc import Process, family, table
 from grpo_bench.observers import read_events
 
 PATIENCE_S = 60.0
+STARTED: list[Child] = []
+"""Those of the test that runs, which takes none along when it fails."""
 
 
 class Child:
@@ -37,6 +39,7 @@ class Child:
         command = [sys.executable, "-m", "grpo_bench", *arguments, *(["--json"] if json_output else [])]
         self.process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True)
+        STARTED.append(self)
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,8 @@ from grpo_bench.contract import Event, timeless
 from grpo_bench.engine import Outcome, conduct, make_folder, run_virtual
 from grpo_bench.observers import read_events
 from grpo_bench.registry import make_plan, resolve
+
+from .children import STARTED
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,14 @@ class Finished:
     def timeless(self) -> list[tuple[str, int | None, Mapping[str, Any]]]:
         """What does not depend on a clock."""
         return timeless(self.events)
+
+
+@pytest.fixture(autouse=True)
+def no_child_outlives_its_test() -> Iterator[None]:
+    yield
+    while STARTED:
+        with (child := STARTED.pop()).process:  # as __exit__ closes its pipes and waits for it
+            child.process.kill()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Any:
-    return lambda folder: Path(shutil.copytree(folder.path, tmp_path / folder.path.name))
+    return lambda folder: Path(shutil.copytree(folder.path, Path(mkdtemp(dir=tmp_path)) / folder.path.name))
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:

@@ -24,22 +24,22 @@ ASYNC = {"schedule.mode": "async", "schedule.max_age": 1, "deterministic": "fals
 
 
 @pytest.mark.parametrize("moment", range(3))
-def test_nothing_outlives_an_engine_that_is_killed(tmp_path, moment):
-    child = Child(tmp_path, SANDBOXES, "mock")
+def test_nothing_outlives_an_engine_that_is_killed(tmp_path, temporary, moment):
+    child = Child(tmp_path, SANDBOXES, "mock", temporary=temporary)
     wanted = random.Random(moment).randrange(3, 90)
     child.until(lambda: child.events() >= wanted)
     processes, folders = family(child.process.pid, table()), child.scratch()
     assert len(processes) > 2
-    assert {folder.parent for folder in folders} == {Path("/dev/shm"), tmp_path / "t"}
+    assert {folder.parent for folder in folders} == {Path("/dev/shm"), temporary}
     child.process.kill()
     child.end()
     assert_gone(processes, folders)
-    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder))).end()
+    code, out, err = Child(tmp_path, {}, "", verb=("resume", str(child.folder)), temporary=temporary).end()
     assert (code, last_object(out).get("status")) == (0, "completed"), err
 
 
-def test_sandboxes_end_with_engine_and_workers_and_the_next_start_clears_up(tmp_path):
-    child = Child(tmp_path, SANDBOXES, "mock")
+def test_sandboxes_end_with_engine_and_workers_and_the_next_start_clears_up(tmp_path, temporary):
+    child = Child(tmp_path, SANDBOXES, "mock", temporary=temporary)
     child.until(lambda: child.events() >= 20)
     processes, folders = family(child.process.pid, table()), child.scratch()
     workers = child.workers()
@@ -50,10 +50,10 @@ def test_sandboxes_end_with_engine_and_workers_and_the_next_start_clears_up(tmp_
     child.end()
     assert_gone(processes, [])
     assert all(folder.exists() for folder in folders)
-    other = Child(tmp_path, {**MOCK, "grpo.max_steps": 1}, "mock", runs=tmp_path / "other")
+    other = Child(tmp_path, {**MOCK, "grpo.max_steps": 1}, "mock", runs=tmp_path / "other", temporary=temporary)
     assert other.end()[0] == 0
     assert not any(folder.exists() for folder in folders)
-    assert not list((tmp_path / "t").glob("grpo-bench-scratch*"))
+    assert not list(temporary.glob("grpo-bench-scratch*"))
 
 
 @pytest.mark.parametrize(("rank", "role"), [("1.sock", "trainer"), ("2.sock", "generator")])

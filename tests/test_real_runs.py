@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -29,13 +28,6 @@ IN_BFLOAT16 = {"generator.dtype": "bfloat16", "generator.prefix_caching": "false
 START_S = 180.0
 TRAINER_1, GENERATOR = "2.sock", "3.sock"
 FORGETFUL = Path(__file__).parent / "data" / "forgetful_vllm.py"
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A folder in the place of /tmp: its path is short, as vLLM's sockets need it."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def of(events: Iterable[Event], kind: Kind) -> list[Mapping[str, Any]]:

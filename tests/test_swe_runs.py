@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -109,11 +108,10 @@ def playing(child: Child, step: int) -> bool:
 
 
 @pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A folder in the place of /tmp with a short path, as sockets need it; empty again in the end."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
-        assert not [path for path in Path(folder).iterdir() if not path.name.startswith("torchinductor_")]
+def temporary(temporary: Path) -> Iterator[Path]:
+    """Empty again in the end."""
+    yield temporary
+    assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
 
 @pytest.mark.real("openhands", "bwrap")

@@ -24,9 +24,9 @@ os._exit(9)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+def place(temporary, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    return temporary
 
 
 def test_a_folder_is_there_until_it_is_removed(place):
@@ -125,11 +125,11 @@ def test_a_full_memory_that_is_the_place_for_temporary_files_too_is_taken_all_th
     scratch.remove()
 
 
-def test_an_orderly_end_takes_it_along_and_that_of_a_child_does_not(tmp_path):
+def test_an_orderly_end_takes_it_along_and_that_of_a_child_does_not(place):
     """Workers that are told to end do not sweep: whoever made it cleans up where it can."""
     code = ("import os, sys\nfrom grpo_bench.scratch import Scratch\nmade = Scratch()\n"
             "if (child := os.fork()) == 0: sys.exit()\nos.waitpid(child, 0)\nprint(made.path, made.path.exists())\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env={**os.environ, "TMPDIR": str(tmp_path)})
+                          env={**os.environ, "TMPDIR": str(place)})
     path, there = done.stdout.split()
     assert there == "True" and not os.path.exists(path)

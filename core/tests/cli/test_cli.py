@@ -51,7 +51,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_plan_as_text_names_parts_target_and_why_it_is_unscored(bench, capsys: pytest.CaptureFixture[str]) -> None:
     sets = ["--set", "ruleset.use=strict", "--set", "grpo.max_steps=4"]
     assert main(["plan", "--profile", "base", "--seed", "3", *sets]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     for part in ("test-parts 1.0", "2 x 1 threads", "isolation none", "2 prompts x 4 rollouts", "by shared",
                  "77 tokens", "none: all steps run", "FAIL steps: at least 5 steps", "scored: no", "seed"):
         assert part in text

@@ -90,17 +90,16 @@ def test_a_shared_process_ends_with_its_last_group_and_restarts_as_a_whole(in_lo
     assert not Path(f"/proc/{in_local(body)}").exists()
 
 
-def test_nothing_is_left_in_the_temporary_folder(in_local, spec, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
-    (tmp_path / "t").mkdir()
+def test_nothing_is_left_in_the_temporary_folder(in_local, spec, temporary, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     seen = []
 
     async def body(fabric):
         await fabric.start_group(spec())
-        seen.extend((tmp_path / "t").iterdir())
+        seen.extend(temporary.iterdir())
     in_local(body)
     assert len(seen) == 1
-    assert list((tmp_path / "t").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_gpus_are_handed_out_once_until_their_group_is_closed(in_local, spec, monkeypatch):
