@@ -52,6 +52,15 @@ def test_each_time_is_spent_in_its_phase(took):
         phase: 0 for phase in times.ledger if phase in (Phase.ADVANTAGES, Phase.DRAIN, Phase.JOURNAL)}, abs=1e-3)
 
 
+@pytest.mark.parametrize(("settings", "asked", "update"), [
+    (("grpo.loss.force_on_policy_ratio=true", "grpo.masks.sequence_error_max=off"), 0, 3 + 2),
+    ((), 5 + 3, 2), (("grpo.loss.kl.penalty=0.1",), 2 * 5 + 3, 2)])
+def test_the_driver_takes_its_time_once_a_step_however_many_passes_it_has(took, settings, asked, update):
+    ledger = took(*settings, log_probabilities=Linear(fixed=5), driver=Linear(fixed=3), update=Linear(fixed=2)).ledger
+    assert ledger[Phase.LOG_PROBABILITIES] == pytest.approx(6 * asked)
+    assert ledger[Phase.UPDATE] == pytest.approx(6 * update)
+
+
 def test_rollouts_are_those_of_their_step_and_purpose(took):
     times = took(train=(rollouts(50, 30), rollouts(80, 60)), validation=(*[rollouts(50, 9)] * 4, rollouts(200, 9)))
     assert [step.phases[Phase.ROLLOUT] for step in times.steps] == pytest.approx([50, *[80] * 5])

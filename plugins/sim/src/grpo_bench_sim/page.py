@@ -125,7 +125,7 @@ def _ledger(told: _Told) -> list[str]:
     return ['<h2 id="ledger">Where the time goes</h2>',
             '<p class="note">Minutes of the median replica. Every second belongs to the one phase that the engine is '
             "in. In rollout and drain the trainer waits for rollouts; log-probabilities have the driver's time in "
-            "them.</p>",
+            "them, or the update where there are none.</p>",
             figures.ledger_svg(bars), f'<ul class="legend">{legend}</ul>',
             table(head, rows, numeric_from=1, foot=foot)]
 

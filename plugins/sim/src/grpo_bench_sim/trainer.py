@@ -26,6 +26,7 @@ class ModelledTrainer:
         self._clock = context.clock
         self._version = 0
         self._first_asked = True
+        self._driver_due = True
 
     async def start(self) -> None:
         await self._take(Quantity.START, self._config.model.start.draw(self._config.stream("start")))
@@ -33,9 +34,8 @@ class ModelledTrainer:
     async def log_probabilities(self, batch: TrainBatch, weights: Literal["current", "reference"]) -> Floats:
         model = self._config.model
         seconds = model.log_probabilities.draw(self._stream("log_probabilities"), batch.rows, batch.n_tokens)
-        driver = model.driver.draw(self._stream("driver"), batch.rows, batch.n_tokens)
         await self._take(Quantity.LOG_PROBABILITIES, seconds / self._config.speed)
-        await self._take(Quantity.DRIVER, driver)
+        await self._drive(batch)
         if self._first_asked:
             self._first_asked = False
             await self._take(Quantity.FIRST_STEP, model.first.log_probabilities)
@@ -44,10 +44,12 @@ class ModelledTrainer:
     async def update(self, batch: TrainBatch) -> UpdateStats:
         model = self._config.model
         seconds = model.update.draw(self._stream("update"), batch.rows, batch.n_tokens)
+        await self._drive(batch)
         await self._take(Quantity.UPDATE, seconds / self._config.speed)
         if not self._version:
             await self._take(Quantity.FIRST_STEP, model.first.update)
         self._version += 1
+        self._driver_due = True
         return UpdateStats(loss=0.0, grad_norm=0.0, learning_rate=0.0, tokens=len(batch.ids),
                            ended_at=self._clock.now_utc())
 
@@ -78,6 +80,13 @@ class ModelledTrainer:
 
     async def close(self) -> None:
         await asyncio.sleep(self._config.model.shutdown.draw(self._config.stream("shutdown")))
+
+    async def _drive(self, batch: TrainBatch) -> None:
+        """What the driver itself does in a step, with the first that the step asks of its trainer."""
+        if self._driver_due:
+            self._driver_due = False
+            seconds = self._config.model.driver.draw(self._stream("driver"), batch.rows, batch.n_tokens)
+            await self._take(Quantity.DRIVER, seconds)
 
     def _stream(self, *names: object):
         return self._config.stream(*names, self._version)
