@@ -76,7 +76,7 @@ def changes_of(name: str = "max age 2") -> list[Change]:
         return Variant(text, (), Scenario())
 
     return [
-        Change(variant("as it is"), 153.6, 264.1, 0.0),
+        Change(variant("as it is, seed 1"), 153.6, 264.1, 0.0),
         Change(variant(name), 131.2, 240.5, -22.4, {"rollout": -25.0, "drain": 2.6}),
         Change(variant("agent's time-out of 900 s"), 150.0, 260.0, -3.6, {"rollout": -3.6},
                forbidden=("agent.agent_timeout_s: 900; the rules want at least 1800",)),

@@ -229,6 +229,6 @@ def test_all_variants_are_simulated_in_order_and_nothing_is_kept(tmp_path) -> No
     base = simulate(planned(*DEFERRED), small(), Scenario(4), (3,), None)
     found = what_if(planner(*DEFERRED), base, (3,))
     assert [change.variant for change in found[1:]] == variants(base.plan, base.model, base.scenario)
-    assert (found[0].variant.name, found[0].minutes, found[0].phase) == ("as it is", 0.0, "")
+    assert (found[0].variant.name, found[0].minutes, found[0].phase) == ("as it is, seed 3", 0.0, "")
     assert found[0].whole == pytest.approx(base.runs[0].wall / 60) and found[0].standings
     assert all(change.whole for change in found) and base.folders == () and list(tmp_path.iterdir()) == []

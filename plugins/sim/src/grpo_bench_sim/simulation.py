@@ -33,6 +33,10 @@ class Simulation:
     folders: tuple[Path, ...]
 
 
+def seeds_named(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+
 def simulate(plan: Plan, model: Model, scenario: Scenario, seeds: Sequence[int], keep: Path | None, *,
              told: Callable[[RunTimes], None] | None = None) -> Simulation:
     """Simulate ``plan`` under each of the seeds, with the run folders in ``keep``, named ``replica-I-seed-S``; None:

@@ -18,7 +18,7 @@ from .account import Account, Deciles, Spread, spread
 from .evaluating import Evaluation
 from .figures import Compared, shown
 from .findings import PAGE, RECORD, Findings
-from .simulation import Simulation
+from .simulation import Simulation, seeds_named
 from .statuses import WORST, Standing
 from .sweep import Sweep
 from .what_if import Change
@@ -87,11 +87,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozenset[in
 def heading(simulation: Simulation, seeds: Sequence[int]) -> Iterator[str]:
     """What was simulated, from which model, and what was taken as given; each a line, however long."""
     plan, model = simulation.plan, simulation.model
-    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     source = plan.source("seed")
     drawn = plan.profile.seed == "random" and not (source and source.origin.layer == "--seed")
-    yield (f"{plan.name}: {counted(len(seeds), 'replica')} simulated, {which}{' (drawn)' if drawn else ''}; "
-           "nothing but times")
+    yield (f"{plan.name}: {counted(len(seeds), 'replica')} simulated, {seeds_named(seeds)}"
+           f"{' (drawn)' if drawn else ''}; nothing but times")
     yield f"model   {model.name}, {model.date}: {model.source}"
     if plan.missing:
         yield (f"given   {counted(len(plan.missing), 'thing')} that this machine lacks; "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
 from .reading import RunTimes
-from .simulation import Simulation, simulate
+from .simulation import Simulation, seeds_named, simulate
 from .standing import Planner
 from .statuses import Standing, standings
 from .variants import Variant, variants
@@ -76,7 +76,7 @@ def what_if(planner: Planner, base: Simulation, seeds: Sequence[int],
             tell: Callable[[str], None] = lambda line: None) -> list[Change]:
     """The base as it is, and every variant that means something for it, under ``seeds``, its first ones. ``tell`` is
     told of each before it is simulated."""
-    found = [_unchanged(base, len(seeds))]
+    found = [_unchanged(base, seeds)]
     for variant in variants(base.plan, base.model, base.scenario):
         tell(f"what if: {variant.name}")
         found.append(changed(planner, base, variant, seeds))
@@ -116,10 +116,11 @@ def reasons(found: Sequence[Standing], known: Sequence[Standing]) -> tuple[str, 
                  if item.kind != "calibrated" and item not in known)
 
 
-def _unchanged(base: Simulation, seeds: int) -> Change:
-    runs = base.runs[:seeds]
-    return Change(Variant("as it is", (), base.scenario), _to_target(runs), _minutes(run.wall for run in runs), 0.0,
-                  whole_minutes=0.0, standings=standings(base.plan, base.model, base.scenario))
+def _unchanged(base: Simulation, seeds: Sequence[int]) -> Change:
+    runs = base.runs[:len(seeds)]
+    return Change(Variant(f"as it is, {seeds_named(seeds)}", (), base.scenario), _to_target(runs),
+                  _minutes(run.wall for run in runs), 0.0, whole_minutes=0.0,
+                  standings=standings(base.plan, base.model, base.scenario))
 
 
 def _differences(pairs: Sequence[tuple[Spent, Spent]]) -> tuple[float, dict[str, float]]:
