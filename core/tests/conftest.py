@@ -49,6 +49,8 @@ class Machine:
 class Rules:
     def __init__(self, context):
         pass
+    def should_validate(self, step, max_steps):
+        return step % 4 == 0
     def check(self, profile):
         return [Finding("steps", profile["grpo"]["max_steps"] >= 5, "at least 5 steps")]
 

@@ -46,6 +46,8 @@ class Cluster:
 class Rules:
     def __init__(self, context):
         pass
+    def should_validate(self, step, max_steps):
+        return step % 4 == 0
     def check(self, profile):
         steps = profile["grpo"]["max_steps"]
         return [Finding("steps", True, str(steps), key="grpo.max_steps", why="ten steps are enough"),
@@ -145,9 +147,9 @@ def test_a_plan_without_hosts_and_rules_leaves_these_out(bench) -> None:
 
 
 @pytest.mark.parametrize(("sets", "counted"), [
-    (["validation.period=2"], "after steps 4, 6, 8, ...: 4 times at most, at 32 to 80 samples"),
+    (["validation.period=2"], "after steps 4, 6, 8, 10: 4 times at most, at 32 to 80 samples"),
     (["validation.period=4", "validation.at_end=true"],
-     "after steps 4, 8 and after the last one, 10: 3 times at most, at 32 to 80 samples"),
+     "after steps 4, 8, 10: 3 times at most, at 32 to 80 samples"),
 ])
 def test_deferred_validations_are_counted(bench, sets: list[str], counted: str) -> None:
     sets = ["validation.deferred=true", "validation.start_at=4", "generator.use=steady", *sets]

@@ -14,7 +14,7 @@ from .plan_placement import placement
 from .plan_time import times
 
 if TYPE_CHECKING:
-    from ..contract import Finding, ValidationSettings
+    from ..contract import Finding
     from ..registry import Explained, Part, Plan
 
 _LABEL = 13
@@ -111,32 +111,26 @@ def _validation(plan: Plan) -> str:
     from ..engine import due_steps
     grpo, validation = plan.profile.grpo, plan.profile.validation
     tasks = len(plan.validation_tasks) if validation.split in plan.tasks else validation.max_tasks or "all"
-    text = f"{tasks} tasks x {validation.k} rollouts, {validated_when(validation, grpo.max_steps)}"
-    due = due_steps(plan) if validation.deferred else []
-    if not due:
+    due = due_steps(plan, 0)
+    after = [step for step in due if step]
+    text = f"{tasks} tasks x {validation.k} rollouts, {validated_when(due, grpo.max_steps)}"
+    if not after or not validation.deferred:
         return text
     batch = grpo.prompts_per_step * grpo.generations_per_prompt
-    return (f"{text}: {len(due)} times at most, at {due[0] * batch:,} to {due[-1] * batch:,} samples; deferred: "
+    return (f"{text}: {len(after)} times at most, at {after[0] * batch:,} to {after[-1] * batch:,} samples; deferred: "
             "weights are saved after each and validated when training is over, until the target is met")
 
 
-def _cadence(validation: ValidationSettings, max_steps: int) -> Sequence[int]:
-    """The steps after which ``start_at`` and ``period`` have the policy validated."""
-    first = max(1, -(-validation.start_at // validation.period)) * validation.period
-    return range(first, max_steps + 1, validation.period)
-
-
-def validated_when(validation: ValidationSettings, max_steps: int) -> str:
-    """When the policy is validated, in words: ``before the first step and after steps 5, 10, 15, ...``."""
-    due = _cadence(validation, max_steps)
-    moments = ["before the first step"] if validation.at_start else []
-    if len(due) > 3:
-        moments.append("after every step" if validation.period == due[0] == 1 else
-                       f"after steps {', '.join(map(str, due[:3]))}, ...")
-    elif due:
-        moments.append(f"after step{'s' if len(due) > 1 else ''} {', '.join(map(str, due))}")
-    if validation.at_end and max_steps not in due:
-        moments.append(f"after the last one, {max_steps}")
+def validated_when(due: Sequence[int], max_steps: int) -> str:
+    """When the policy is validated, in words, from the steps after which it is due (0: before the first step):
+    ``before the first step and after steps 5, 10, 15, ..., 50``."""
+    steps = [step for step in due if step]
+    moments = ["before the first step"] if len(steps) < len(due) else []
+    if steps == [*range(1, max_steps + 1)]:
+        moments.append("after every step")
+    elif steps:
+        some = [*map(str, steps)] if len(steps) <= 4 else [*map(str, steps[:3]), "...", str(steps[-1])]
+        moments.append(f"after step{'s' if len(steps) > 1 else ''} {', '.join(some)}")
     return " and ".join(moments) or "never"
 
 

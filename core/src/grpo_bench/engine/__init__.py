@@ -9,10 +9,10 @@ from .folder import make_folder
 from .resume import Resumption, prepare
 from .run import EXIT_CODES, evaluate, execute, go_on
 from .training import conduct
-from .validating import due_steps
+from .validating import check_deferred, due_steps
 
 __all__ = [
     "EXIT_CODES", "Evaluation", "GroupBuffer", "Outcome", "RealClock", "Resumption", "Ticket", "Verdict",
-    "VirtualClock", "VirtualDeadlock", "VirtualLoop", "alone", "conduct", "conduct_evaluation", "due_steps", "evaluate",
-    "execute", "go_on", "make_folder", "prepare", "prepare_evaluation", "run_virtual",
+    "VirtualClock", "VirtualDeadlock", "VirtualLoop", "alone", "check_deferred", "conduct", "conduct_evaluation",
+    "due_steps", "evaluate", "execute", "go_on", "make_folder", "prepare", "prepare_evaluation", "run_virtual",
 ]

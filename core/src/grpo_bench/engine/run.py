@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..contract import GrpoBenchError, InputError, Interrupted, PlanError, Status
+from ..contract import GrpoBenchError, InputError, Interrupted, Status
 from ..observers import Tally
 from ..registry import Plan
 from .attempt import Display, Outcome
@@ -27,7 +27,7 @@ from .folder import make_folder, record_software
 from .resume import Resumption, prepare
 from .stopping import Stops
 from .training import conduct
-from .validating import due_steps
+from .validating import check_deferred
 
 EXIT_CODES = {
     Status.TARGET_MET: 0, Status.COMPLETED: 0, Status.TRAINED: 0, Status.TARGET_MISSED: 1, Status.FAILED: 1,
@@ -38,9 +38,7 @@ EXIT_CODES = {
 def execute(plan: Plan, runs: Path, *, progress: bool, json_output: bool, evaluation: bool = True) -> int:
     """Run ``plan`` in a new folder under ``runs``; returns the process's exit code. With ``evaluation`` False one that
     is deferred is left for later."""
-    if plan.profile.validation.deferred and not due_steps(plan):
-        raise PlanError("validation.deferred: no validation is due in any step, so there is nothing to evaluate",
-                        hint="see validation.period and validation.start_at, or the ruleset's schedule")
+    check_deferred(plan)
     return _until_over(plan, lambda: make_folder(plan, runs, datetime.now(UTC)), None, progress, json_output,
                        evaluation)
 

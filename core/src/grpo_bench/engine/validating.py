@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from ..contract import (
-    Boundary, Group, Kind, Phase, Position, Purpose, Role, Ruleset, Task, Trajectory, ValidationReport, load_object,
+    Boundary, Group, Kind, Phase, PlanError, Position, Purpose, Role, Ruleset, Task, Trajectory, ValidationReport,
+    load_object,
 )
 from ..registry import Plan
 from ..steps import RewardSummary, check_failed_share, target_met, validation_report
@@ -34,10 +35,17 @@ def is_due(plan: Plan, ruleset: Ruleset | None, step: int) -> bool:
     return profile.validation.is_due(step, profile.grpo.max_steps)
 
 
-def due_steps(plan: Plan) -> list[int]:
-    """The steps after which a validation is due."""
+def due_steps(plan: Plan, first: int = 1) -> list[int]:
+    """The steps from ``first`` on after which a validation is due (0: before the first step)."""
     ruleset = _ruleset(plan)
-    return [step for step in range(1, plan.profile.grpo.max_steps + 1) if is_due(plan, ruleset, step)]
+    return [step for step in range(first, plan.profile.grpo.max_steps + 1) if is_due(plan, ruleset, step)]
+
+
+def check_deferred(plan: Plan) -> None:
+    """PlanError where validations are deferred and none is ever due."""
+    if plan.profile.validation.deferred and not due_steps(plan):
+        raise PlanError("validation.deferred: no validation is due in any step, so there is nothing to evaluate",
+                        hint="see validation.period and validation.start_at, or the ruleset's schedule")
 
 
 def _ruleset(plan: Plan) -> Ruleset | None:
