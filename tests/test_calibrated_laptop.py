@@ -7,11 +7,12 @@ from statistics import median
 
 import pytest
 from grpo_bench_sim.calibrate import calibrated_on
-from grpo_bench_sim.reading import RunTimes, read_times
+from grpo_bench_sim.reading import RunTimes, times_of
 from grpo_bench_sim.simulation import Simulation, simulate
 from grpo_bench_sim.standing import Scenario
 
 from grpo_bench.contract import Phase
+from grpo_bench.observers import read_training
 from grpo_bench.registry import resolve, survey
 
 from .children import Child
@@ -50,7 +51,7 @@ def share(times: RunTimes, phase: Phase) -> float:
 
 
 def test_it_is_the_run_that_it_was_calibrated_on_again(pair, simulation):
-    real = read_times(pair[0])
+    real = times_of(read_training(pair[0]))
     assert all(len(times.steps) == 5 and [step for step, _ in times.validations] == [0, 2, 4]
                for times in (*simulation.runs, real))
     assert median(times.wall for times in simulation.runs) == pytest.approx(real.wall, rel=0.1)
@@ -61,7 +62,7 @@ def test_it_is_the_run_that_it_was_calibrated_on_again(pair, simulation):
 
 
 def test_the_next_runs_time_goes_where_it_says(pair, simulation):
-    following = read_times(pair[1])
+    following = times_of(read_training(pair[1]))
     for phase in (Phase.ROLLOUT, Phase.UPDATE, Phase.VALIDATION):
         simulated = median(share(times, phase) for times in simulation.runs)
         assert simulated == pytest.approx(share(following, phase), abs=0.2)

@@ -65,10 +65,9 @@ def run_of(seed: int = 0, steps: int = 30, counts: int | None = COUNTS) -> RunTi
 
 
 def simulation_of(replicas: int = 3, *, name: str = "gb300-256", scenario: Scenario | None = None,
-                  counts: int | None = COUNTS, **model) -> Simulation:
-    plan = replace(plan_of(), name=name)
-    return Simulation(plan, model_like(**model), scenario or Scenario(), COUNTS,
-                      tuple(run_of(seed, counts=counts) for seed in range(replicas)), ())
+                  counts: int | None = COUNTS, plan: Plan | None = None, steps: int = 30, **model) -> Simulation:
+    return Simulation(replace(plan or plan_of(), name=name), model_like(**model), scenario or Scenario(), counts,
+                      tuple(run_of(seed, steps, counts) for seed in range(replicas)), ())
 
 
 def changes_of(name: str = "max age 2") -> list[Change]:

@@ -26,7 +26,7 @@ def small(**others: Any) -> Model:
     facts: dict[str, Any] = {
         "name": "small", "source": "a test", "method": "made up", "date": "2026-01-02",
         "like": {"policy.config": None, "grpo.generations_per_prompt": 4, "schedule.mode": "sync"},
-        "needs": {Quantity.ROLLOUT: ("schedule.mode", "grpo.generations_per_prompt")},
+        "needs": {Quantity.ROLLOUT: () if "like" in others else ("schedule.mode", "grpo.generations_per_prompt")},
         "load": 1, "rows": (16, 64), "passes_after": {"16": 64}, "start": Lognormal(median=60.0),
         "train": (ROLLOUTS,), "validation": (ROLLOUTS,), "log_probabilities": Linear(fixed=5.0),
         "update": Linear(fixed=20.0), "refit": Lognormal(median=3.0), "checkpoint": Recorded(values=(4.0,)),
@@ -42,7 +42,7 @@ def varied(**others: Any) -> Model:
 
 
 def seen(batch: int, *, held_out: bool = True, **values: tuple[float, ...]) -> Measured:
-    return Measured(batch=batch, replicas=(4, 5, 6), held_out=held_out, values=values)
+    return Measured.model_validate({"batch": batch, "replicas": (4, 5, 6), "held_out": held_out, "values": values})
 
 
 def kept(model: Model, folder: Path) -> str:

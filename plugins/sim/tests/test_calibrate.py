@@ -197,6 +197,40 @@ def test_an_evaluation_beside_the_run_says_what_its_validations_take(tmp_path):
     assert full_s == pytest.approx(3 * 3)
 
 
+def test_the_process_of_a_runs_own_evaluation_is_kept(tmp_path):
+    story = Story(deferred=True).begin().step(1).save(1, "weights").step(2).save(2, "weights").end("trained")
+    story.write(tmp_path)
+    assert calibrated_on(tmp_path).evaluation is None
+    story.evaluate(tmp_path)
+    story.refit(1, 1, 500.0)
+    story.validate(1, (3.0, 4.0), drain=2.0)
+    story.refit(2, 2, 400.0)
+    story.validate(2, (3.0, 4.0), met=True).end("target_met", shutdown=30.0)
+    found = calibrated_on(story.write(tmp_path)).evaluation
+    assert found is not None
+    assert (values(found.start), values(found.reading), values(found.shutdown)) == ((1000,), (400, 502), (30,))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_evaluation_that_came_to_no_validation_says_nothing_of_its_process(tmp_path, reads):
+    story = Story(deferred=True).begin().step(1).save(1, "weights").end("trained")
+    story.write(tmp_path)
+    story.evaluate(tmp_path)
+    if reads:
+        story.refit(1, 1, 500.0)
+    assert calibrated_on(story.end("failed").write(tmp_path)).evaluation is None
+
+
+def test_of_a_resumed_evaluation_the_first_start_is_kept_and_all_readings(tmp_path):
+    story = Story(deferred=True).begin().step(1).save(1, "weights").step(2).save(2, "weights").end("trained")
+    story.write(tmp_path)
+    story.evaluate(tmp_path)
+    story.refit(1, 1, 500.0)
+    story.validate(1, (3.0, 4.0)).resume(1, start=77.0, refit=400.0)
+    found = calibrated_on(story.validate(2, (3.0, 4.0)).end("target_missed").write(tmp_path)).evaluation
+    assert found is not None and (values(found.start), values(found.reading)) == ((1000,), (400, 500))
+
+
 def test_a_long_run_of_large_steps_makes_a_model_of_bounded_size(model_of, monkeypatch):
     monkeypatch.setattr("grpo_bench_sim.calibrate._VALUES", 1000)
     story = Story().begin()

@@ -7,8 +7,9 @@ from statistics import median
 
 import pytest
 from grpo_bench.contract import Phase
+from grpo_bench.observers import read_training
 from grpo_bench_sim.calibrate import calibrated_on
-from grpo_bench_sim.reading import RunTimes, read_times
+from grpo_bench_sim.reading import RunTimes, times_of
 from grpo_bench_sim.simulation import simulate
 from grpo_bench_sim.standing import Scenario
 
@@ -36,7 +37,7 @@ def test_a_simulation_of_a_run_takes_as_long_as_the_run_did_phase_by_phase(tmp_p
     plan = slow_plan(tmp_path, *SHAPE, *WAYS[way])
     run = ran(plan, tmp_path)
     simulated = simulate(plan, calibrated_on(run), Scenario(), range(3), None).runs
-    real = read_times(run)
+    real = times_of(read_training(run))
     assert {times.status for times in simulated} == {real.status}
     assert middle(simulated) == pytest.approx(real.wall, rel=0.04)
     for phase, spent in real.ledger.items():
@@ -48,7 +49,7 @@ def test_a_simulation_of_a_run_takes_as_long_as_the_run_did_phase_by_phase(tmp_p
 def test_a_model_of_one_run_tells_what_another_schedule_takes(tmp_path):
     model = calibrated_on(ran(slow_plan(tmp_path, *SHAPE), tmp_path))
     other = slow_plan(tmp_path, *SHAPE, *ASYNC)
-    real = read_times(ran(other, tmp_path))
+    real = times_of(read_training(ran(other, tmp_path)))
     simulated = simulate(other, model, Scenario(), range(3), None).runs
     assert middle(simulated) == pytest.approx(real.wall, rel=0.05)
     assert middle(simulated, Phase.UPDATE) == pytest.approx(real.ledger[Phase.UPDATE], rel=0.001)

@@ -32,6 +32,11 @@ def test_the_first_step_that_is_due_counts(assumed: int, counts: int | None):
     assert counted_step(planned(*MOCK), small(passes_after={"16": 16 * assumed}), Scenario()) == counts
 
 
+def test_without_a_target_nothing_counts():
+    aimless = planned(*DEFERRED, "validation.metric=off", "validation.target=off")
+    assert counted_step(aimless, small(), Scenario()) is counted_step(aimless, small(), Scenario(4)) is None
+
+
 def test_a_deferred_run_is_scored_as_its_own_report_says(tmp_path: Path):
     found = simulated(*DEFERRED, keep=tmp_path, passes_after=BETWEEN)
     report = summarise(list(read_events(found.folders[0] / "events.jsonl")))

@@ -17,7 +17,7 @@ from grpo_bench_sim.held_out import held_out
 from grpo_bench_sim.model import Model, read_model
 from grpo_bench_sim.reading import RunTimes, StepTimes
 from grpo_bench_sim.simulation import simulate
-from grpo_bench_sim.standing import Scenario
+from grpo_bench_sim.standing import Scenario, counted_step
 
 from .small import planned
 
@@ -25,7 +25,9 @@ TOOLS = Path(__file__).parents[1] / "tools"
 STEPS = {256: 18, 512: 10}
 BUSY = 100.0
 ORDER = (0.0, 0.0, 40.0, 10.0, 0.0, 250.0, 20.0, 300.0, 280.0, 310.0, 90.0, 200.0, 5.0, 0.0, 30.0, 0.0, 0.0, 60.0, 0.0,
-         110.0, 0.0, 0.0)
+         110.0, 0.0, 150.0)
+SLOW = 300.0
+"""Seconds by which the validation of each third replica is longer."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,12 @@ def ran(waits: Any, batch: int, seeds: Sequence[int]) -> list[RunTimes]:
                      {"refit": waits.first}, 0.0, 0.0)] * len(seeds)
 
 
+def validated(model: Model) -> list[float]:
+    """What stands there for validations alone."""
+    law: Any = model.validation[0].seconds
+    return [4 * law.median, 4 * law.median + 400 * law.sigma]
+
+
 def logs(folder: Path, waits: Any, *, update: float = 1.0, held: float = 1.0) -> Path:
     """Six replicas of each batch: updates take 6 s and 0.02 s a rollout and 40 us a token, times ``update``; what is
     held out takes ``held`` times as long."""
@@ -72,7 +80,8 @@ def logs(folder: Path, waits: Any, *, update: float = 1.0, held: float = 1.0) ->
         tables["runs"].append({
             "gbs": batch, "replica": replica, "init_min": 7, "run_min": scale * 160, "first_step_pre_s": 400,
             "first_step_wall_s": waits.first + BUSY + 5, "last_step_wall_s": waits_s[-1] + BUSY})
-        tables["evals"].append({"gbs": batch, "replica": replica, "eval_duration_s": scale * 4 * waits.seconds})
+        tables["evals"].append({"gbs": batch, "replica": replica, "eval_duration_s": scale * (
+            4 * waits.seconds + SLOW * (replica % 3 == 0))})
     for name, rows in tables.items():
         with (folder / f"rcp_{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
@@ -86,7 +95,7 @@ def known(tools: Any) -> Any:
 
 
 def fit(tools: Any, folder: Path) -> Model:
-    return tools.model_of(tools.read_logs(folder), lambda model: ran, day="2026-01-02", rounds=40, seeds=1)
+    return tools.model_of(tools.read_logs(folder), lambda model: ran, validated, day="2026-01-02", rounds=40, seeds=1)
 
 
 def test_what_logs_were_made_of_is_found_again(tools: Any, tmp_path: Path) -> None:
@@ -99,7 +108,25 @@ def test_what_logs_were_made_of_is_found_again(tools: Any, tmp_path: Path) -> No
     assert model.train[0].seconds.middle == pytest.approx(210, rel=0.01)
     assert first.rollout == pytest.approx(80, rel=0.05)
     assert model.stalls.order[2:19] == pytest.approx(ORDER[2:19], abs=15)
+    assert model.stalls.order[19:] == pytest.approx((0, 150, 0), abs=15) and model.stalls.paired == 3
     assert model.stalls.sudden_share == 0
+
+
+def test_validations_have_the_mean_of_the_logs(tools: Any, tmp_path: Path) -> None:
+    model = fit(tools, logs(tmp_path, known(tools)))
+    trained: Any = model.train[0].seconds
+    apart: Any = model.validation[0].seconds
+    assert 4 * apart.median + 200 * apart.sigma == pytest.approx(840 + SLOW / 3, rel=0.001)
+    assert apart.sigma == trained.sigma != 0 and apart.median > trained.median
+
+
+def test_logs_that_cannot_be_read_are_refused_in_one_line(tools: Any, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tools.main([str(tmp_path / "none"), "--out", str(tmp_path / "model.json")])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"cannot read {tmp_path / 'none' / 'rcp_steps.csv'}: No such file" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_what_is_fitted_moves_the_model(tools: Any, tmp_path: Path) -> None:
@@ -141,6 +168,10 @@ def test_the_packaged_model_says_where_it_is_from() -> None:
         (batch, out) for batch in (256, 512) for out in (False, True)}
     assert set(model.conditions) == {"256", "512"} and model.rows == (256, 512)
     assert model.source and model.method and model.date
+
+
+def test_the_target_is_met_at_the_step_of_the_public_logs_of_a_batch() -> None:
+    assert counted_step(planned(profile="gb300-256-gbs1152"), reference(), Scenario()) == 6
 
 
 def test_a_seed_decides_a_simulation() -> None:

@@ -28,6 +28,11 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"refit": {"kind": "lognormal", "median": 1, "sigma": 1e308}}, "less than or equal to 20"),
     ({"refit": {"kind": "lognormal", "median": 1e300}}, "less than or equal to 1000000000"),
     ({"stalls": {"order": [1.0], "spread": 1e308}}, "less than or equal to 20"),
+    ({"stalls": {"order": [1.0], "paired": 2}}, "2 blocks are paired, of 1"),
+    ({"needs": {"update": ["trainer.typo"]}}, "needs: update needs 'trainer.typo', which like does not have"),
+    ({"needs": {"udpate": []}}, "should be 'start'"),
+    ({"assumed": {"refti": "a guess"}}, "assumed: a model has no 'refti'"),
+    ({"measured": [{"batch": 16, "replicas": [4], "values": {"setp": [1.0]}}]}, "should be 'step'"),
 ]
 
 

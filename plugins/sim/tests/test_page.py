@@ -8,17 +8,18 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from grpo_bench_sim.figures import Compared, change_svg, distributions_svg, ledger_svg, shown, steps_svg, sweep_svg
+from grpo_bench_sim.figures import MOST_STEPS, Compared, change_svg, distributions_svg, ledger_svg, steps_svg, sweep_svg
 from grpo_bench_sim.model import Quantity
 from grpo_bench_sim.page import page, write_page
 from grpo_bench_sim.standing import Scenario
 from grpo_bench_sim.statuses import Standing
 from grpo_bench_sim.sweep import Sweep
+from grpo_bench_sim.units import MINUTES, shown
 
-from grpo_bench.contract import GrpoBenchError
+from grpo_bench.contract import Finding, GrpoBenchError
 
 from .shown import (
-    COUNTS, HOSTILE, STANDINGS, changes_of, comparison_of, run_of, simulation_of, sweep_of, whole,
+    COUNTS, HOSTILE, STANDINGS, changes_of, comparison_of, plan_of, run_of, simulation_of, sweep_of, whole,
 )
 
 SECTIONS = ["ledger", "steps", "what-if", "sweep", "compared", "standings", "model", "assumptions"]
@@ -53,6 +54,42 @@ def test_it_says_nothing_of_what_is_learned() -> None:
 def test_no_target_no_time_to_it() -> None:
     found = whole(simulation=simulation_of(counts=None))
     assert "minutes, no target met" in found.text and "to the target:" not in found.text
+    assert "That weights meet the target is not assumed: no validation is due that could find it." in found.text
+
+
+def test_a_profile_without_a_target_is_told_as_a_whole() -> None:
+    aimless = plan_of("validation.target=off", "validation.metric=off", "ruleset=off")
+    found = whole(simulation=simulation_of(counts=None, plan=aimless))
+    assert re.search(r"[\d.]+ minutes in all ", found.text) and "no target met" not in found.text
+    assert "The profile has no target, so all of its steps are simulated." in found.text
+
+
+def test_a_short_training_is_told_in_seconds() -> None:
+    long = simulation_of()
+    runs = tuple(replace(run, wall=run.wall / 100, score=(run.score or 0.0) / 100, counted={"rollout": 30.0})
+                 for run in long.runs)
+    found = whole(simulation=replace(long, runs=runs), comparison=[])
+    scores = sorted(run.score or 0.0 for run in runs)
+    assert f"{shown(scores[1])} seconds to target" in found.text and "minutes" not in found.text.lower()
+    assert f"from {shown(scores[0])} to {shown(scores[2])}" in found.text
+    text = found.text.replace(" ", "")
+    assert "rollout30.0100.0%" in text and "rollout−1,500.0−1,344.07,872.0" in text, "25 and 22.4 minutes less"
+    labels = " ".join(label for label in found.labels if "minutes" in label.lower() or " min" in label)
+    assert not labels and "-1344.00 seconds" in found.labels
+    assert f"1: {shown(60 * (sweep_of().points[0].to_target or (0.0,))[0])} s" in " ".join(found.labels)
+
+
+def test_what_could_not_be_simulated_is_said_at_the_top() -> None:
+    found = whole(failed=("the evaluation: the simulated run fails",))
+    assert found.text.index("the evaluation: the simulated run fails") < found.text.index("Where the time goes")
+
+
+def test_what_the_rules_have_against_the_plan_is_said() -> None:
+    plan = replace(plan_of(), findings=(Finding("agent.time", False, "too short"), Finding("policy", True, "as wanted"),
+                                        Finding("data", False, "not here", unknown=True)))
+    assert "The rules do not allow it: agent.time: too short Its" not in whole().text
+    text = whole(simulation=simulation_of(plan=plan)).text
+    assert "The rules do not allow it: agent.time: too short" in text and "data: not here" not in text
 
 
 @pytest.mark.parametrize(("left_out", "section"), [
@@ -64,22 +101,25 @@ def test_what_was_not_asked_for_has_no_section(left_out, section: str) -> None:
 
 def test_names_cannot_become_elements() -> None:
     counts = [tag for tag, _ in whole().tags]
-    simulation = simulation_of(name=HOSTILE, source=HOSTILE, method=HOSTILE, assumed={HOSTILE: HOSTILE})
+    simulation = simulation_of(name=HOSTILE, source=HOSTILE, method=HOSTILE, assumed={"train": HOSTILE})
     changes = changes_of(HOSTILE)
     changes[2] = replace(changes[2], forbidden=(HOSTILE,), because=(HOSTILE,), note=HOSTILE)
     changes[5] = replace(changes[5], refused=HOSTILE)
+    findings = (Finding(HOSTILE, False, HOSTILE),)
+    simulation = replace(simulation, plan=replace(simulation.plan, findings=findings))
     sweep = sweep_of(HOSTILE, ("1", HOSTILE, "3", "4"))
-    sweep = replace(sweep, points=(*sweep.points[:-1], replace(sweep.points[-1], failed=HOSTILE)))
+    sweep = replace(sweep, points=(*sweep.points[:-1], replace(sweep.points[-1], failed=HOSTILE, forbidden=(HOSTILE,))))
     standings = (*STANDINGS[:2], Standing(Quantity.CHECKPOINT, "assumed", HOSTILE))
     found = whole(simulation=simulation, standings=standings, changes=changes, sweep=sweep,
-                  comparison=comparison_of(HOSTILE))
+                  comparison=comparison_of(HOSTILE), failed=(HOSTILE,))
     assert "script" not in {tag for tag, _ in found.tags}
-    assert found.text.count("alert('x')") >= 14 and HOSTILE in found.text
+    assert found.text.count("alert('x')") >= 17 and HOSTILE in found.text
     assert {tag for tag, _ in found.tags} == set(counts)
 
 
 def test_the_ledger_adds_up() -> None:
-    found = ledger_svg([("to the target", {"rollout": 60.0, "update": 20.0}), ("the whole run", {"rollout": 160.0})])
+    found = ledger_svg([("to the target", {"rollout": 60.0, "update": 20.0}), ("the whole run", {"rollout": 160.0})],
+                       MINUTES)
     svg = found.split("</svg>")[0]
     assert "to the target 80.0 min: rollout 60.0, update 20.0; the whole run 160.0 min" in svg
     widths = [float(width) for width in re.findall(r'height="26.0" width="([\d.]+)"', svg)]
@@ -108,13 +148,21 @@ def test_each_replica_has_a_dot_in_each_step() -> None:
     assert [height / heights[0] for height in heights] == pytest.approx([wait / waits[0] for wait in waits], rel=0.02)
 
 
+def test_more_steps_than_can_be_told_apart_are_said_to_be_left_out() -> None:
+    found = whole(simulation=simulation_of(1, steps=MOST_STEPS + 30))
+    assert f"The first {MOST_STEPS} of {MOST_STEPS + 30} steps." in found.text
+    label = next(label for label in found.labels if label.startswith("Seconds of each of "))
+    assert label.startswith(f"Seconds of each of the first {MOST_STEPS} of {MOST_STEPS + 30} steps in 1 replica: ")
+    assert "The first" not in whole().text
+
+
 def test_a_step_that_is_not_there_is_not_marked() -> None:
     assert "target taken as met" not in steps_svg([run_of(steps=4)], COUNTS)
 
 
 def test_a_sweep_shows_what_its_points_say() -> None:
     sweep = sweep_of()
-    svg = sweep_svg(sweep).split("</svg>")[0]
+    svg = sweep_svg(sweep, MINUTES).split("</svg>")[0]
     spreads = [point.to_target for point in sweep.points if point.to_target]
     assert len(spreads) == 4 and svg.count("<circle") == 4 and svg.count('class="band"') == 1
     for point, spread in zip(sweep.points, spreads):
@@ -132,8 +180,16 @@ def test_points_that_are_extrapolated_say_why() -> None:
     assert "extrapolated:" not in whole(changes=[], sweep=sweep).text
 
 
+def test_points_that_the_rules_do_not_allow_are_marked() -> None:
+    sweep = sweep_of()
+    text = whole(changes=[], sweep=replace(sweep, points=(
+        sweep.points[0], replace(sweep.points[1], forbidden=("agent.time: too short",))))).text
+    assert "2not allowed by the rules" in text and "the rules do not allow it: agent.time: too short" in text
+    assert "not allowed by the rules" not in whole(changes=[], sweep=sweep).text
+
+
 def test_values_that_are_no_numbers_lie_one_after_the_other() -> None:
-    svg = sweep_svg(sweep_of("schedule.in_flight", ("drain", "keep", "other"))).split("</svg>")[0]
+    svg = sweep_svg(sweep_of("schedule.in_flight", ("drain", "keep", "other")), MINUTES).split("</svg>")[0]
     places = [float(x) for x in re.findall(r'cx="([\d.]+)"', svg)]
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2) and ">drain</text>" in svg
 
@@ -173,12 +229,12 @@ def test_what_is_compared_is_told_with_its_bound() -> None:
 
 def test_bars_of_changes_are_in_proportion() -> None:
     def of(minutes: float) -> tuple[float, float]:
-        found = re.search(r'<rect x="([\d.]+)" y="3.0" width="([\d.]+)"', change_svg(minutes, 40.0))
+        found = re.search(r'<rect x="([\d.]+)" y="3.0" width="([\d.]+)"', change_svg(minutes, 40.0, MINUTES))
         assert found
         return float(found[1]), float(found[2])
 
     assert of(40.0) == (80.0, 76.0) and of(-40.0) == (4.0, 76.0) and of(-10.0) == (61.0, 19.0)
-    assert 'class="saved"' in change_svg(-1.0, 40.0) and 'class="added"' in change_svg(1.0, 40.0)
+    assert 'class="saved"' in change_svg(-1.0, 40.0, MINUTES) and 'class="added"' in change_svg(1.0, 40.0, MINUTES)
 
 
 def test_every_change_has_a_row_with_its_figures_or_its_reason() -> None:

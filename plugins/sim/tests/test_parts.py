@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpo_bench.contract import Phase
 from grpo_bench_sim.laws import Linear, Lognormal, Recorded
-from grpo_bench_sim.model import Assumptions, First, Model, Rollouts, Shares
+from grpo_bench_sim.model import Assumptions, First, Model, Quantity, Rollouts, Shares
 from grpo_bench_sim.reading import RunTimes
 from grpo_bench_sim.simulation import simulate
 from grpo_bench_sim.standing import Scenario
@@ -71,6 +71,12 @@ def test_rollouts_are_those_of_their_step_and_purpose(took):
 def test_a_checkpoint_without_a_law_is_as_fast_as_is_assumed(took):
     times = took(assumptions=Assumptions(bytes_per_s=10, weights_bytes=100, full_bytes=300))
     assert times.checkpoints == ((3, pytest.approx(30)), (6, pytest.approx(30)), (6, pytest.approx(10)))
+
+
+def test_a_shutdown_can_be_scaled(tmp_path: Path):
+    scenario = Scenario(scales={Quantity.SHUTDOWN: 2.0})
+    found = simulate(slow_plan(tmp_path, *SHAPE), model(shutdown=Lognormal(median=11)), scenario, [0], None).runs[0]
+    assert found.ledger[Phase.SHUTDOWN] == pytest.approx(22)
 
 
 def test_waiting_for_a_place_lengthens_a_step_but_no_rollout(took):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from grpo_bench.contract import Kind, Phase, RunFolderError
+from grpo_bench.contract import Kind, Phase
 from grpo_bench.observers import read_events, read_run, summarise
 from grpo_bench.testing import history
-from grpo_bench_sim.reading import RunTimes, read_times, times_of
+from grpo_bench_sim.reading import RunTimes, times_of
 
 from .mocked import ASYNC, SHAPE, ran, slow_plan
 from .story import BATCH, Story
@@ -123,7 +123,8 @@ def test_the_ledger_is_what_the_journals_summary_says(events):
 def test_a_mock_runs_times_are_those_that_it_was_given(tmp_path: Path, overrides):
     run = ran(slow_plan(tmp_path, *SHAPE, *overrides, "validation.metric=pass_k", "validation.target=1.0",
                         "generator.base_skill=-9.0"), tmp_path)
-    times, events = read_times(run), list(read_events(run / "events.jsonl"))
+    events = list(read_events(run / "events.jsonl"))
+    times = times_of(events)
     assert dict(times.ledger) == pytest.approx(summarise(read_run(run))["ledger"])
     assert sum(times.ledger.values()) == pytest.approx(times.wall)
     assert times.start == pytest.approx(100)
@@ -133,8 +134,3 @@ def test_a_mock_runs_times_are_those_that_it_was_given(tmp_path: Path, overrides
     first_refit = next(event.data["seconds"] for event in events if event.kind == Kind.REFIT)
     assert sum(step.wall for step in times.steps) == pytest.approx(times.wall - apart - first_refit)
     assert [step for step, _ in times.validations] == [event.step for event in events if event.kind == Kind.VALIDATION]
-
-
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError):
-        read_times(tmp_path)

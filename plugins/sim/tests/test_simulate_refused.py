@@ -20,6 +20,8 @@ from grpo_bench.contract import Interrupted
 from .conftest import Verb
 from .small import MOCK, kept, seen, small
 
+NEVER = ("--set", "validation.metric=off", "--set", "validation.target=off", "--set", "validation.deferred=true",
+         "--set", "validation.period=100", "--set", "validation.at_start=false")
 WRONG = [
     (("--set", "grpo.max_stepz=3"), "max_stepz"),
     (("--replicas", "0"), "--replicas: should be an integer from 1 to 1000, got '0'"),
@@ -34,6 +36,9 @@ WRONG = [
     (("--scale", "update=inf"), "--scale update=inf: should have"),
     (("--scale", "update"), "--scale update: should have"),
     (("--scale", "update=fast"), "--scale update=fast: should have"),
+    (("--scale", "update=2", "--scale", "Update=1"), "--scale Update=1: update is scaled by 2 already"),
+    (("--scale", "driver=2"), "--scale driver: by model 'small' it takes no time in profile 'mock'"),
+    (("--sweep", "scale.driver=1,2"), "--sweep scale.driver: by model 'small' it takes no time in profile 'mock'"),
     (("--sweep", "grpo.max_stepz=1,2"), "--sweep grpo.max_stepz=1: "),
     (("--sweep", "seed=1,2"), "--sweep seed=1: the seeds are the simulation's own"),
     (("--sweep", "grpo.max_steps=4,zero"), "--sweep grpo.max_steps=zero: "),
@@ -41,6 +46,7 @@ WRONG = [
     (("--sweep", "grpo.max_steps"), "--sweep grpo.max_steps: should have the form KEY=A,B,C"),
     (("--sweep", "grpo.max_steps=1,2", "--sweep", "scale.update=1"), "--sweep scale.update=1: one setting at a time"),
     (("--held-out",), "--held-out: model 'small' keeps no logs that it was not made of"),
+    (NEVER, "validation.deferred: no validation is due in any step"),
     (("--what-iff",), "unrecognized arguments: --what-iff"),
     (("--calibrate", "."), "--calibrate and --model both say how long parts take"),
 ]
@@ -78,6 +84,32 @@ def test_a_profile_or_a_model_that_cannot_be_had_is_one_message(verb: Verb, word
     assert code == 2 and not out and message in err, err
     assert len([line for line in err.splitlines() if not line.startswith("  ")]) == 1
     assert not list(verb.folder.iterdir())
+
+
+@pytest.mark.parametrize(("file", "hint"), [
+    (".", "the simulation in it keeps its model: --model {folder}/model.json"),
+    ("nothing", "each simulation keeps its model as model.json in its folder; --calibrate RUN takes the times of a"),
+    ("broken.json", "each simulation keeps its model as model.json in its folder; --calibrate RUN takes the times"),
+])
+def test_a_file_that_is_no_model_says_where_one_may_be(verb: Verb, file: str, hint: str):
+    folder = verb.folder.parent
+    unreadable(folder)
+    code, _, err = verb("--profile", "mock", "--model", str(folder / file))
+    assert code == 2 and hint.format(folder=folder) in " ".join(err.split())
+
+
+def test_what_a_sweep_brings_in_can_be_scaled(verb: Verb):
+    settings = tuple(item for item in MOCK if not item.startswith("checkpoint.period"))
+    code, _, err = verb.mock("--replicas", "1", "--scale", "checkpoint=2", settings=(*settings, "checkpoint.period=0"))
+    assert code == 2 and "--scale checkpoint: by model" in err
+    assert verb.mock("--replicas", "1", "--scale", "checkpoint=2", "--sweep", "checkpoint.period=0,1",
+                     settings=(*settings, "checkpoint.period=0"))[0] == 0
+
+
+def test_a_step_cannot_meet_a_target_that_there_is_none_of(verb: Verb):
+    code, out, err = verb.mock("--passes-at", "4", settings=(*MOCK, "validation.metric=off", "validation.target=off"))
+    assert code == 2 and not out and "--passes-at 4: profile 'mock' has no target that weights could meet" in err
+    assert "hint: leave out --passes-at" in err and not list(verb.folder.iterdir())
 
 
 def test_a_model_that_does_not_say_what_its_logs_ran_under_cannot_be_compared(verb: Verb):
@@ -133,8 +165,8 @@ def test_a_run_that_fails_and_is_not_kept_names_no_folder(verb: Verb, monkeypatc
     measured = {"conditions": {"16": MOCK}, "measured": (seen(16, step=(1.0,)),)}
     verb.model = kept(small(**measured), verb.folder.parent)
     code, out, err = verb.mock("--held-out", "--replicas", "1")
-    assert code == 1 and not out and "the simulated run fails: " in err and "not today" in err
-    assert "simulated by itself it leaves a folder" in err and "grpo-bench-sim-" not in err
+    assert code == 1 and "run ends" in out and "--held-out: the simulated run fails: " in err and "not today" in err
+    assert "grpo-bench-sim-" not in err
 
 
 def test_a_run_that_hangs_is_one_message(verb: Verb, monkeypatch: pytest.MonkeyPatch):

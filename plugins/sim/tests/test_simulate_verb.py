@@ -120,8 +120,8 @@ def test_a_deferred_evaluation_is_counted_after_the_training(verb: Verb):
     # the moment that counts is the end of the update of step 4
     assert record["target"]["median"] == pytest.approx(3 + 3 * 128 + 4 + 125)
     _, out, _ = verb.mock("--replicas", "1", "--out", str(verb.folder / "again"), settings=DEFERRED)
-    assert re.search(r"^evaluation after it +4\.5 +4\.5 +4\.5  start-up \+ 2 of 3 weights x \(0\.1 to read \+ 1\.7\)$",
-                     out, re.M)
+    assert re.search(r"^evaluation after it +4\.5 +4\.5 +4\.5  start and end \+ 2 of 3 weights x "
+                     r"\(0\.1 to read \+ 1\.7\)$", out, re.M)
 
 
 def test_weights_of_which_none_passes_are_all_evaluated(verb: Verb):
@@ -187,7 +187,7 @@ def test_what_ifs_and_sweeps_are_tables(verb: Verb):
     # four updates of 20 s, to the moment at which the validation after the last is over
     assert re.search(r"^updates in half the time \* +[\d.]+ +-0\.67 +[\d.]+ +-0\.67 +update -0\.67$", out, re.M)
     assert "\n* extrapolated from what was measured; simulation.html says why\n" in out
-    assert re.search(r"^deferred evaluation +[\d.]+ +-[\d.]+ +[\d.]+ ", out, re.M)
+    assert re.search(r"^deferred evaluation \* +[\d.]+ +-[\d.]+ +[\d.]+ ", out, re.M)
     assert re.search(r"^scale.update +to target, min +least +most +most of it +extrapolated$", out, re.M)
     rows = re.findall(r"^(0\.5|1|2) +([\d.]+) ", out, re.M)
     assert re.search(r"^0\.5 .* update$", out, re.M) and re.search(r"^1 .*rollout [\d.]+$", out, re.M)

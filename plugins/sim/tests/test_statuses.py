@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
+from typing import Any
+
 import pytest
+from grpo_bench_sim.choosing import packaged
 from grpo_bench_sim.laws import Lognormal, Recorded
 from grpo_bench_sim.model import Model, Quantity
 from grpo_bench_sim.standing import Scenario
 from grpo_bench_sim.statuses import Standing, standings
 
 from .small import DEFERRED, MOCK, ROLLOUTS, planned, small, varied
+
+GB300 = {quantity: "calibrated" for quantity in Quantity if quantity is not Quantity.SHUTDOWN} | {
+    Quantity.LOG_PROBABILITIES: "assumed", Quantity.CHECKPOINT: "assumed"}
+ROLLING = {Quantity.ROLLOUT, Quantity.STALLS}
+SERVING = ROLLING | {Quantity.VALIDATION}
+TRAINING = {Quantity.START, Quantity.UPDATE, Quantity.FIRST_STEP}
 
 
 def standing(quantity: Quantity, model: Model, *overrides: str, scenario: Scenario | None = None) -> Standing:
@@ -42,13 +56,13 @@ def test_groups_of_another_size_are_calibrated_where_the_batch_is():
 
 def test_a_setting_that_the_profile_lacks_differs():
     model = small(like={"generator.workers": 24}, needs={Quantity.REFIT: ("generator.workers",)})
-    assert standing(Quantity.REFIT, model).why == "generator.workers is not set, not 24"
+    assert standing(Quantity.REFIT, model).why == "generator.workers is unset, not 24"
 
 
 def test_of_many_differences_a_few_are_said_and_the_others_counted():
     names = tuple(f"trainer.setting_{number}" for number in range(5))
     model = small(like=dict.fromkeys(names, 1), needs={Quantity.UPDATE: names})
-    assert standing(Quantity.UPDATE, model).why.endswith("trainer.setting_2 is not set, not 1, and 2 more settings")
+    assert standing(Quantity.UPDATE, model).why.endswith("trainer.setting_2 is unset, not 1, and 2 more")
 
 
 def test_another_kind_of_gpu_is_said_first_and_never_only_counted():
@@ -56,15 +70,22 @@ def test_another_kind_of_gpu_is_said_first_and_never_only_counted():
     model = small(like={**dict.fromkeys(names, 1), "hardware.gpu": "GB300"}, needs={Quantity.UPDATE: names},
                   rows=(1, 2))
     why = standing(Quantity.UPDATE, model).why
-    assert why.startswith("hardware.gpu is not set, not GB300, and taken to be as fast, 16 rollouts a step, not 1 to 2")
-    assert why.endswith("and 4 more settings")
+    assert why.startswith("hardware.gpu is unset, not GB300, and taken to be as fast, 16 rollouts a step, not 1 to 2")
+    assert why.endswith("and 4 more")
+
+
+def test_what_is_scaled_is_said_however_many_settings_differ():
+    names = tuple(f"trainer.setting_{number}" for number in range(5))
+    model = small(like=dict.fromkeys(names, 1), needs={Quantity.UPDATE: names})
+    found = standing(Quantity.UPDATE, model, scenario=Scenario(scales={Quantity.UPDATE: 2.0}))
+    assert found.why.startswith("scaled by 2, ")
 
 
 def test_a_law_that_is_a_guess_is_assumed_whatever_the_settings():
     model = small(assumed={"refit": "nobody knows"})
     assert standing(Quantity.REFIT, model) == Standing(Quantity.REFIT, "assumed", "nobody knows")
     scaled = standing(Quantity.REFIT, model, scenario=Scenario(scales={Quantity.REFIT: 2.0}))
-    assert scaled == Standing(Quantity.REFIT, "assumed", "nobody knows; taken 2 times")
+    assert scaled == Standing(Quantity.REFIT, "assumed", "nobody knows; scaled by 2")
 
 
 def test_a_guess_inside_a_law_counts_only_where_the_settings_differ():
@@ -90,7 +111,8 @@ def test_only_what_takes_time_in_this_plan_has_a_standing():
     def quantities(model, *overrides):
         return {item.quantity for item in standings(planned(*overrides), model, Scenario())}
 
-    assert quantities(varied(), *MOCK) == set(Quantity) - {Quantity.DRIVER}
+    assert quantities(varied(), *MOCK) == set(Quantity) - {Quantity.DRIVER, Quantity.SHUTDOWN}
+    assert Quantity.SHUTDOWN in quantities(small(shutdown=Recorded(values=(2.0,))), *MOCK)
     never = (*MOCK, "validation.start_at=100", "validation.metric=off", "validation.target=off",
              "checkpoint.period=0")
     assert quantities(small(), *never) == {Quantity.START, Quantity.ROLLOUT, Quantity.LOG_PROBABILITIES,
@@ -127,3 +149,56 @@ def test_steps_that_no_log_had_are_an_extrapolation():
     found = {item.quantity: item for item in standings(longer, model, Scenario())}
     assert found[Quantity.STALLS].why.startswith("prompts after step 6 were in no log")
     assert found[Quantity.ROLLOUT].kind == "extrapolated" and found[Quantity.UPDATE].kind == "calibrated"
+
+
+def test_of_stalls_that_logs_have_only_as_one_of_two_it_is_said_that_which_one_is_a_guess():
+    stalls = varied().stalls.model_copy(update={"paired": 1})  # of 3 blocks of 8 prompts
+    model = varied().model_copy(update={"stalls": stalls})
+    assert standing(Quantity.STALLS, model).kind == "calibrated"
+    found = standing(Quantity.STALLS, model, scenario=Scenario(passes_at=6))
+    assert found.why == "of prompts after step 4 it is a guess which ones stall"
+    longer = {item.quantity: item for item in standings(planned(*DEFERRED, "grpo.max_steps=8"), model, Scenario())}
+    assert longer[Quantity.STALLS].why == (
+        "of prompts after step 4 it is a guess which ones stall; prompts after step 6 were in no log and are taken to "
+        "stall as the first ones did")
+    found = standing(Quantity.STALLS, model, "grpo.prompts_per_step=16", scenario=Scenario(passes_at=2))
+    assert found.why == "prompts after step 1 were in no log and are taken to stall as the first ones did"
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[..., dict[Quantity, Standing]]:
+    """``reference(settings)`` is what is known under the conditions of the logs, but for these settings."""
+    (model,) = packaged()
+    plan = planned(*model.conditions["256"], "checkpoint.final=true", profile="gb300-256")
+
+    def known(settings: Mapping[str, Any]) -> dict[Quantity, Standing]:
+        changed = replace(plan, resolved=deepcopy(dict(plan.resolved)))
+        for key, value in settings.items():
+            *sections, name = key.split(".")
+            section: Any = reduce(getitem, sections, changed.resolved)
+            section[name] = value
+        return {item.quantity: item for item in standings(changed, model, Scenario())}
+
+    return known
+
+
+def test_under_the_conditions_of_its_logs_the_reference_is_calibrated_but_for_what_they_do_not_have(reference):
+    assert {quantity: item.kind for quantity, item in reference({}).items()} == GB300
+
+
+@pytest.mark.parametrize(("setting", "value", "moved"), [
+    ("limits.rollout_s", 100.0, SERVING), ("limits.rollout_retries", 20, SERVING),
+    ("agent.agent_timeout_s", 400.0, SERVING), ("validation.sampling.max_tokens", 100, {Quantity.VALIDATION}),
+    ("validation.max_tasks", 251, {Quantity.VALIDATION}), ("trainer.recompute", "none", TRAINING),
+    ("refit.chunk_bytes", 1000, {Quantity.REFIT, Quantity.FIRST_STEP}),
+    ("schedule.max_age", 2, ROLLING | {Quantity.DRIVER}), ("trainer.learning_rate", 1e-3, set())])
+def test_a_setting_that_the_logs_did_not_have_extrapolates_what_it_bears_on(reference, setting, value, moved):
+    found = reference({setting: value})
+    assert {quantity for quantity, item in found.items() if item.kind == "extrapolated"} == moved
+    assert all(f"{setting} is " in item.why for quantity, item in found.items() if quantity in moved)
+
+
+def test_an_evaluation_of_which_nothing_was_measured_is_an_extrapolation():
+    found = {item.quantity: item for item in standings(planned(*DEFERRED), small(), Scenario())}
+    assert found[Quantity.VALIDATION].why.startswith("an evaluation's start-up is assumed to be the training's")
+    assert found[Quantity.START].kind == "calibrated"

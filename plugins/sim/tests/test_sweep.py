@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from grpo_bench_sim.model import Quantity
 from grpo_bench_sim.standing import Scenario
 from grpo_bench_sim.sweep import MOST, Point, parse, quantity_of, sweep
 
-from grpo_bench.contract import InputError
+from grpo_bench.contract import Finding, InputError
 
 from .small import DEFERRED, planned, small, varied
 
@@ -94,11 +96,23 @@ def test_a_value_that_cannot_be_names_itself_before_anything_is_simulated(key: s
 
 def test_a_point_says_what_makes_it_an_extrapolation() -> None:
     model = small(like={"policy.config": None, "limits.concurrency": 256},
-                  needs={Quantity.ROLLOUT: ("limits.concurrency",), Quantity.UPDATE: ("trainer.none",)})
+                  needs={Quantity.ROLLOUT: ("limits.concurrency",)})
     assert [point.because for point in sweep(planner, model, Scenario(), "scale.refit", ("1", "2"), (3,)).points] == [
-        (), ("refit: taken 2 times",)]
+        (), ("refit: scaled by 2",)]
     points = sweep(planner, model, Scenario(), "limits.concurrency", ("256", "16"), (3,)).points
     assert [point.because for point in points] == [(), ("rollout: limits.concurrency is 16, not 256",)]
+
+
+def test_a_point_says_what_the_rules_have_against_it_besides_the_profile() -> None:
+    known, unknown = Finding("policy", False, "another"), Finding("data", False, "not here", unknown=True)
+    added = Finding("agent.time", False, "too short")
+
+    def judged(overrides):
+        return replace(planner(overrides), findings=(known, unknown, added) if "grpo.max_steps=4" in overrides else
+                       (known, unknown))
+
+    points = sweep(judged, small(), Scenario(), "grpo.max_steps", ("2", "4"), (3,)).points
+    assert [point.forbidden for point in points] == [(), ("agent.time: too short",)]
 
 
 def test_runs_that_fail_are_a_point_without_figures() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from grpo_bench_sim.laws import Lognormal
+from grpo_bench_sim.laws import Linear, Lognormal
 from grpo_bench_sim.model import Model, Quantity, Rollouts, Shares, Stalls
 from grpo_bench_sim.simulation import simulate
 from grpo_bench_sim.standing import Planner, Scenario
+from grpo_bench_sim.statuses import standings
 from grpo_bench_sim.variants import variants
 from grpo_bench_sim.what_if import Change, changed, what_if
 
@@ -78,6 +79,13 @@ def test_what_means_nothing_for_a_profile_is_left_out() -> None:
                "validation.target=off", "limits.concurrency=1")
     assert list(overrides_of(planned(*MOCK, *nothing), small())) == [
         "twice the concurrency: 2 rollouts", UPDATE, DECODING]
+
+
+def test_the_ruleset_says_whether_there_is_anything_to_evaluate() -> None:
+    ruled = planned(*MOCK, "validation.start_at=50", "validation.metric=off", "validation.target=off",
+                    "ruleset.use=mock", "ruleset.period=3")
+    assert "deferred evaluation" in overrides_of(ruled, small())
+    assert Quantity.VALIDATION in {item.quantity for item in standings(ruled, small(), Scenario())}
 
 
 def test_a_scenario_is_kept_and_its_scales_multiply() -> None:
@@ -203,6 +211,13 @@ def test_what_the_rules_would_not_allow_is_marked() -> None:
     assert found[HALF].forbidden == ("agent.time: too short",) and found[TWICE].forbidden == ()
 
 
+def test_what_moves_in_a_short_training_is_told_to_the_hundredth_of_a_second() -> None:
+    quick = Rollouts(seconds=Lognormal(median=1.0), tokens=Lognormal(median=50.0))
+    model = small(train=(quick,), start=Lognormal(median=1.0), update=Linear(fixed=0.05))
+    update = changes(planner(*DEFERRED), model, UPDATE)[UPDATE]
+    assert update.moves == pytest.approx({"update": -4 * 0.025 / 60})
+
+
 def test_only_what_the_variant_adds_makes_it_an_extrapolation() -> None:
     model = small(like={"policy.config": None, "limits.concurrency": 256, "schedule.mode": "async"},
                   needs={Quantity.ROLLOUT: ("limits.concurrency",), Quantity.UPDATE: ("schedule.mode",)})
@@ -210,7 +225,16 @@ def test_only_what_the_variant_adds_makes_it_an_extrapolation() -> None:
     found = changes(planner(*DEFERRED), model, UPDATE, HALF, none)
     assert found[UPDATE].because[0].startswith("update: ")
     assert [text.split(":")[0] for text in found[HALF].because] == ["rollout"]
-    assert found[none].because == ("checkpoint: taken 0 times",)
+    assert found[none].because == ("checkpoint: scaled by 0",)
+
+
+def test_fewer_reasons_than_those_of_the_base_make_no_extrapolation() -> None:
+    """Inline, nothing has to be assumed of an evaluation's own process: what is left is so without the variant."""
+    model = small(like={"policy.config": None, "schedule.mode": "async"},
+                  needs={Quantity.VALIDATION: ("schedule.mode",)})
+    inline = changes(planner(*DEFERRED), model, "inline evaluation")["inline evaluation"]
+    assert [item.kind for item in inline.standings if item.quantity is Quantity.VALIDATION] == ["extrapolated"]
+    assert inline.because == ()
 
 
 def test_a_later_age_waits_less_for_rollouts() -> None:

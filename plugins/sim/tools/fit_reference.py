@@ -1,8 +1,8 @@
 """Makes the packaged model of the benchmark's reference, ``qwen35_397b_gb300.json``, out of its public logs.
 
 The folder holds ``rcp_steps.csv``, ``rcp_evals.csv`` and ``rcp_runs.csv``. Replicas 1 to 3 of each batch are fitted;
-the others are only kept in the model, so that simulations can be compared with them. It simulates some fifty runs,
-which takes about five minutes.
+the others are only kept in the model, so that simulations can be compared with them. It simulates some fifty runs and
+some seventy validations, which takes about five minutes.
 
     python plugins/sim/tools/fit_reference.py ../shared/mlperf [--out FILE] [--date DATE]
 """
@@ -15,29 +15,35 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 from reference_facts import (
-    ASSUMED, ASSUMPTIONS, LIKE, METHOD, NEEDS, PASSES_AFTER, READS, SHARES, SOURCE,
+    ASSUMED, ASSUMPTIONS, METHOD, NEEDS, PASSES_AFTER, READS, SHARES, SOURCE, UNTIMED,
 )
 from reference_logs import LoggedStep, Replica, measured, read_logs
-from reference_waits import Run, Waits, fitted, logged, order_spread, sudden
+from reference_waits import Run, Waits, fitted, logged, order_spread, sudden, validated
 
+from grpo_bench.contract import InputError
 from grpo_bench.registry import resolve, survey
+from grpo_bench_sim.calibrate import flat
+from grpo_bench_sim.evaluating import validations
 from grpo_bench_sim.fitting import linear
 from grpo_bench_sim.laws import Linear, Lognormal
-from grpo_bench_sim.model import First, Model, Rollouts, Stalls
+from grpo_bench_sim.model import BATCH, First, Model, Rollouts, Stalls
 from grpo_bench_sim.simulation import simulate
-from grpo_bench_sim.standing import Scenario, setting
+from grpo_bench_sim.standing import Scenario
 
 OUT = Path(__file__).parent.parent / "src" / "grpo_bench_sim" / "models" / "qwen35_397b_gb300.json"
 PROFILE = "gb300-256"
 FITTED = (1, 2, 3)
 GENERATIONS, AT_ONCE, ENGINES, TURNS = 16, 256, 24, 1
 ROUNDS, SEEDS = 12, 2
+VALIDATING_ROUNDS, VALIDATING_SEEDS = 3, range(2000, 2024)
 
 
 def conditions(batch: int) -> tuple[str, ...]:
@@ -51,9 +57,11 @@ def plan_of(batch: int) -> Any:
     return survey(resolve(PROFILE, overrides=conditions(batch), cwd=Path.cwd()), 0)
 
 
-def model_of(replicas: Sequence[Replica], run_of: Callable[[Model], Run] | None = None, *, day: str,
-             rounds: int = ROUNDS, seeds: int = SEEDS) -> Model:
-    """The model; ``run_of(model)`` makes what simulates under a changed one (by default the engine)."""
+def model_of(replicas: Sequence[Replica], run_of: Callable[[Model], Run] | None = None,
+             validate: Callable[[Model], Sequence[float]] | None = None, *, day: str, rounds: int = ROUNDS,
+             seeds: int = SEEDS) -> Model:
+    """The model; ``run_of(model)`` makes what simulates under a changed one, and ``validate(model)`` is what its
+    validations take (by default the engine's answer)."""
     batches = sorted({replica.batch for replica in replicas})
     by_batch = {batch: [replica for replica in replicas if replica.batch == batch and replica.number in FITTED]
                 for batch in batches}
@@ -63,9 +71,12 @@ def model_of(replicas: Sequence[Replica], run_of: Callable[[Model], Run] | None 
     start = measured_laws(chosen, day)
     run = (run_of or engine)(start)
     waits = fitted({batch: logged(found) for batch, found in by_batch.items()}, run, rounds, seeds)
+    rolled = partial(validating, with_waits(start, waits))
+    seconds = validated([replica.validation for replica in chosen],
+                        lambda seconds: (validate or engine_validates)(rolled(seconds)), waits, VALIDATING_ROUNDS)
     kept = [measured(found, held_out=out) for batch in batches
             for found, out in ((by_batch[batch], False), (held[batch], True)) if found]
-    return with_waits(start, waits).model_copy(update={"measured": tuple(kept)})
+    return rolled(seconds).model_copy(update={"measured": tuple(kept)})
 
 
 def engine(model: Model) -> Run:
@@ -73,11 +84,22 @@ def engine(model: Model) -> Run:
     return lambda waits, batch, seeds: simulate(plans[batch], with_waits(model, waits), Scenario(), seeds, None).runs
 
 
+def engine_validates(model: Model) -> Sequence[float]:
+    return validations(plan_of(min(map(int, model.conditions))), model, Scenario(), VALIDATING_SEEDS)
+
+
+def validating(model: Model, seconds: float) -> Model:
+    """With rollouts of validations that are so long, and differ as those of training do."""
+    law = model.train[0].seconds.model_copy(update={"median": round(seconds, 1)})
+    return model.model_copy(update={"validation": (model.validation[0].model_copy(update={"seconds": law}),)})
+
+
 def with_waits(model: Model, waits: Waits) -> Model:
     seconds = Lognormal(median=round(waits.seconds, 1), sigma=round(waits.sigma, 3))
     rollouts = (model.train[0].model_copy(update={"seconds": seconds}),)
     first = model.first.model_copy(update={"rollout": round(waits.first, 1)})
-    stalls = model.stalls.model_copy(update={"order": tuple(round(stall, 1) for stall in waits.order)})
+    stalls = model.stalls.model_copy(update={
+        "order": tuple(round(stall, 1) for stall in waits.order), "paired": waits.paired})
     return model.model_copy(update={"train": rollouts, "validation": rollouts, "first": first, "stalls": stalls})
 
 
@@ -87,13 +109,15 @@ def measured_laws(replicas: Sequence[Replica], day: str) -> Model:
                 for batch in sorted({replica.batch for replica in replicas})}
     firsts = [(replica.batch, replica.steps[0]) for replica in replicas]
     steps = [(replica.batch, step) for replica in replicas for step in replica.steps[1:]]
-    plan = plan_of(min(by_batch))
+    settings = flat(plan_of(min(by_batch)).resolved)
+    needs = {quantity: tuple(key for key in settings if needed(key, names)) for quantity, names in NEEDS.items()}
+    known = {*READS.values(), *chain.from_iterable(needs.values())} - BATCH
     share, stalled = sudden(by_batch)
     rest, update = law(steps, "rest"), law(steps, "update")
     rollouts = (Rollouts(seconds=Lognormal(median=0.0), tokens=tokens(by_batch), shares=SHARES, turns=TURNS),)
     return Model(
         name="qwen35-397b-gb300", date=day, source=SOURCE, method=METHOD,
-        like={key: setting(plan, key) for key in LIKE}, reads=READS, needs=NEEDS,
+        like={key: value for key, value in settings.items() if key in known}, reads=READS, needs=needs,
         load=AT_ONCE * SHARES.generate / ENGINES, rows=(min(by_batch), max(by_batch)), passes_after=PASSES_AFTER,
         start=lognormal([replica.start for replica in replicas]),
         first=First(log_probabilities=beyond(rest, firsts, "rest"), update=beyond(update, firsts, "update")),
@@ -103,6 +127,12 @@ def measured_laws(replicas: Sequence[Replica], day: str) -> Model:
         log_probabilities=rest, update=update, driver=law(steps, "outside"),
         refit=lognormal([step.refit for _, step in steps]),
         assumptions=ASSUMPTIONS, assumed=ASSUMED, conditions={str(batch): conditions(batch) for batch in by_batch})
+
+
+def needed(key: str, names: Sequence[str]) -> bool:
+    """Whether a setting is among ``names``, or in a section of which one is the beginning and not ``UNTIMED``."""
+    sections = tuple(name for name in names if name.endswith("."))
+    return key in names or (key.startswith(sections) and key not in UNTIMED)
 
 
 def law(steps: Sequence[tuple[int, LoggedStep]], name: str) -> Linear:
@@ -150,7 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--date", default=date.today().isoformat())
     given = parser.parse_args(arguments)
-    model = model_of(read_logs(given.folder), day=given.date)
+    try:
+        replicas = read_logs(given.folder)
+    except InputError as error:
+        parser.error(error.message)
+    model = model_of(replicas, day=given.date)
     given.out.write_text(text_of(model), encoding="utf-8")
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from grpo_bench_sim.model import Measured
+from grpo_bench.contract import InputError
+from grpo_bench_sim.model import Figure, Measured
 
 Row = Mapping[str, str]
 
@@ -61,8 +62,11 @@ def read_logs(folder: Path) -> list[Replica]:
 
 
 def _rows(file: Path) -> list[Row]:
-    with file.open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return list(csv.DictReader(lines))
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _name(row: Row) -> tuple[str, str]:
@@ -89,10 +93,10 @@ def measured(replicas: Iterable[Replica], *, held_out: bool) -> Measured:
     """The figures of replicas of one batch: sorted, of steps from the second on, whole and waiting of the last too."""
     replicas = list(replicas)
     steps = [step for replica in replicas for step in replica.steps[1:]]
-    values = {
+    values: dict[Figure, list[float]] = {
         "step": [step.wall for step in steps] + [replica.last for replica in replicas],
         "rollout": [step.exposed for step in steps] + [replica.last_exposed for replica in replicas],
-        "log_probabilities": [step.rest + step.outside for step in steps],
+        "rest": [step.rest + step.outside for step in steps],
         "update": [step.update for step in steps],
         "refit": [step.refit for step in steps],
         "run_minutes": [replica.minutes for replica in replicas],

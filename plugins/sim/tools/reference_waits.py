@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 import numpy as np
@@ -32,13 +32,14 @@ _APART = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """``seconds`` and ``sigma`` are a rollout's, ``order`` the stall of each block of prompts, ``first`` what goes by
-    before the first rollout."""
+    """``seconds`` and ``sigma`` are a rollout's, ``order`` the stall of each block of prompts, of which the last
+    ``paired`` are in no logs of the smallest batch, ``first`` what goes by before the first rollout."""
 
     seconds: float
     sigma: float
     order: tuple[float, ...]
     first: float
+    paired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ def first_guess(target: Mapping[int, Seen]) -> Waits:
     seen = target[min(target)]
     most = max(batch // min(target) * (len(found.by_step) + 2) for batch, found in target.items())
     stalls = [max(0.0, wait - seen.quiet) for wait in seen.by_step]
-    return Waits(seconds=seen.validation / 5, sigma=0.15, first=60.0,
-                 order=(0.0, 0.0, *stalls, *[0.0] * (most - len(stalls) - 2)))
+    paired = most - len(stalls) - 2
+    return Waits(seconds=seen.validation / 5, sigma=0.15, first=60.0, paired=paired,
+                 order=(0.0, 0.0, *stalls, *[0.0] * paired))
 
 
 def fitted(target: Mapping[int, Seen], run: Run, rounds: int, seeds: int) -> Waits:
@@ -100,8 +102,8 @@ def moved(guess: Waits, target: Mapping[int, Seen], found: Mapping[int, Seen], g
     lacks = {batch: [a - b - quiet for a, b in zip(seen.by_step, found[batch].by_step, strict=True)]
              for batch, seen in target.items()}
     longest = guess.seconds * math.exp(_LONGEST * guess.sigma)
-    return Waits(
-        seconds=guess.seconds * math.exp(gain * slower),
+    return replace(
+        guess, seconds=guess.seconds * math.exp(gain * slower),
         sigma=min(0.6, max(0.02, guess.sigma + gain * quiet / (_LONGEST * longest))),
         order=tuple(max(0.0, stall + gain * _lack(block, guess.order, lacks))
                     for block, stall in enumerate(guess.order)),
@@ -110,23 +112,33 @@ def moved(guess: Waits, target: Mapping[int, Seen], found: Mapping[int, Seen], g
 
 def _lack(block: int, order: Sequence[float], lacks: Mapping[int, Sequence[float]]) -> float:
     """Seconds that the waits for a block of prompts are short of: the mean over the batches where it is the slowest of
-    its step or, where these are far apart, the least, since what stalls of a sudden makes no wait shorter. A step waits
-    for the prompts of the next one; those of the first two are hidden by how long the first one takes."""
+    its step, of equal ones the first, or, where these are far apart, the least, since what stalls of a sudden makes no
+    wait shorter. A step waits for the prompts of the next one; those of the first two are hidden by how long the first
+    one takes."""
     smallest = min(lacks)
     said = []
     for batch, steps in lacks.items():
         blocks = batch // smallest
         place = block // blocks - 2
-        beside = order[block // blocks * blocks:(block // blocks + 1) * blocks]
-        if 0 <= place < len(steps) and order[block] >= max(beside):
+        beside = range(block // blocks * blocks, min((block // blocks + 1) * blocks, len(order)))
+        if 0 <= place < len(steps) and block == max(beside, key=order.__getitem__):
             said.append(steps[place])
     return 0.0 if not said else fmean(said) if max(said) - min(said) < _APART else min(said)
 
 
 def _mean(guesses: Sequence[Waits]) -> Waits:
-    return Waits(seconds=fmean(guess.seconds for guess in guesses), sigma=fmean(guess.sigma for guess in guesses),
-                 order=tuple(map(fmean, zip(*(guess.order for guess in guesses), strict=True))),
-                 first=fmean(guess.first for guess in guesses))
+    return replace(guesses[0], seconds=fmean(guess.seconds for guess in guesses),
+                   sigma=fmean(guess.sigma for guess in guesses), first=fmean(guess.first for guess in guesses),
+                   order=tuple(map(fmean, zip(*(guess.order for guess in guesses), strict=True))))
+
+
+def validated(target: Sequence[float], run: Callable[[float], Sequence[float]], guess: Waits, rounds: int) -> float:
+    """Median seconds of a rollout with which validations, as ``run`` simulates them under the same seeds each time,
+    have the mean of the ``target``."""
+    seconds = guess.seconds
+    for _ in range(rounds):
+        seconds *= fmean(target) / fmean(run(seconds))
+    return seconds
 
 
 def sudden(replicas: Mapping[int, Sequence[Replica]]) -> tuple[float, list[float]]:

@@ -30,6 +30,7 @@ _QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     Phase.REFIT.value: (Quantity.REFIT, Quantity.FIRST_STEP),
     Phase.VALIDATION.value: (Quantity.VALIDATION,),
     Phase.CHECKPOINT.value: (Quantity.CHECKPOINT,),
+    Phase.SHUTDOWN.value: (Quantity.SHUTDOWN,),
 }
 """The quantities that a phase is made of; the time of others is the simulation's own, which is none."""
 
@@ -69,14 +70,15 @@ class PhaseTime:
 @dataclass(frozen=True, slots=True)
 class Account:
     """``target`` is from the end of start-up to the moment that counts, None where no such moment is assumed; ``ended``
-    is the end of the training, ``whole`` that of the evaluation after it. ``step`` is the wall time of a step from the
-    second on. ``waits`` is the share of the time after start-up in which the trainer waits for rollouts."""
+    is the end of the training, ``whole`` that of the evaluation after it, None where that fails. ``step`` is the wall
+    time of a step from the second on. ``waits`` is the share of the time after start-up in which the trainer waits for
+    rollouts."""
 
     startup: Spread
     target: Spread | None
     ended: Spread
     evaluation: Evaluation | None
-    whole: Spread
+    whole: Spread | None
     step: Deciles | None
     phases: tuple[PhaseTime, ...]
     waits: float
@@ -85,15 +87,16 @@ class Account:
         return asdict(self)
 
 
-def account(simulation: Simulation, evaluation: Evaluation | None, standings: Sequence[Standing]) -> Account:
+def account(simulation: Simulation, evaluation: Evaluation | None, standings: Sequence[Standing], *,
+            failed: bool = False) -> Account:
+    """``failed``: there is an evaluation, of which nothing is known."""
     runs = simulation.runs
     scores = [run.score for run in runs if run.score is not None]
-    aims = simulation.plan.profile.validation.target is not None and len(scores) == len(runs)
     after = evaluation.whole if evaluation else [0.0] * len(runs)
     return Account(
-        startup=spread(run.start for run in runs), target=spread(scores) if aims else None,
+        startup=spread(run.start for run in runs), target=spread(scores) if len(scores) == len(runs) else None,
         ended=spread(run.wall for run in runs), evaluation=evaluation,
-        whole=spread(run.wall + more for run, more in zip(runs, after)),
+        whole=None if failed else spread(run.wall + more for run, more in zip(runs, after)),
         step=quantiles(step.wall for run in runs for step in run.steps[1:]),
         phases=tuple(_phases(runs, {standing.quantity: standing.kind for standing in standings})),
         waits=median(_waited(run) for run in runs))

@@ -18,7 +18,7 @@ from grpo_bench.observers import read_run
 
 from .fitting import linear, quantiles
 from .laws import Law, Linear, Recorded
-from .model import Assumptions, First, Model, Quantity, Rollouts, Shares
+from .model import Assumptions, Evaluated, First, Model, Quantity, Rollouts, Shares
 from .observed import Observed, Rolled, Step, observe
 
 _VALUES = 40_000
@@ -46,6 +46,7 @@ _NEEDS: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.VALIDATION: (*_SERVING, "validation.split", "validation.max_tasks", "validation.k",
                           "validation.sampling"),
     Quantity.CHECKPOINT: (*_MACHINE, "trainer."),
+    Quantity.SHUTDOWN: (*_MACHINE, "trainer.", "generator.", "environment.", "agent."),
 }
 """What each quantity depends on: settings, and sections by the beginning of their settings' names."""
 
@@ -66,7 +67,7 @@ def calibrated_on(folder: Path) -> Model:
 
 
 def _model(seen: Observed, run: str) -> Model:
-    started, like = seen.started, _flat(seen.started["settings"])
+    started, like = seen.started, flat(seen.started["settings"])
     batch = started["prompts_per_step"] * started["generations_per_prompt"]
     last = max(seen.steps)
     steps = seen.later or list(seen.steps.values())
@@ -88,7 +89,7 @@ def _model(seen: Observed, run: str) -> Model:
         refit=_law(_refits(seen)),
         checkpoint=_law(seen.saved["full"]) if seen.saved["full"] else None,
         checkpoint_weights=_law(seen.saved["weights"]) if seen.saved["weights"] else None,
-        assumptions=_assumptions(seen), assumed=_assumed(seen, like))
+        evaluation=_evaluated(seen), assumptions=_assumptions(seen), assumed=_assumed(seen, like))
 
 
 def _rollouts(seen: Mapping[int, Sequence[Rolled]], at: int, rooms: int) -> Rollouts:
@@ -147,15 +148,23 @@ def _load(seen: Observed) -> float:
     return max(1.0, busy / waited / engines) if waited else 1.0
 
 
+def _evaluated(seen: Observed) -> Evaluated | None:
+    """The process of the run's own evaluation; None where none has read weights."""
+    found = seen.evaluation
+    if found.start is None or not found.reading:
+        return None
+    return Evaluated(start=_law([found.start]), reading=_law(found.reading), shutdown=_law([found.shutdown]))
+
+
 def _law(values: Sequence[float]) -> Law:
     return Recorded(values=quantiles(values, _VALUES_OF_STEP).values)
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Settings by dotted key; what is no section is a value."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found.update(_flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value})
+        found.update(flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value})
     return found
 
 

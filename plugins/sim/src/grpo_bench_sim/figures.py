@@ -9,10 +9,11 @@ from functools import partial
 from html import escape
 from statistics import median
 
-from grpo_bench.observers.kit import Frame, axes, drawing, line, name, path, scale, tag, text, ticks
+from grpo_bench.observers.kit import Frame, axes, counted, drawing, line, name, path, scale, tag, text, ticks
 
 from .reading import WAITING, RunTimes
 from .sweep import Sweep
+from .units import Unit, shown
 
 WAITS: Mapping[str, str] = dict(zip(
     WAITING, ("waiting for rollouts", "waiting for rollouts before a refit"), strict=True))
@@ -22,7 +23,8 @@ _CLASSES = ("wide", "middle", "narrow")
 _WIDTHS = (1080, 720, 360)
 _BAR = 26
 _ROW = 58
-_MOST_STEPS = 120
+MOST_STEPS = 120
+"""Steps that are drawn, the first ones: more are too thin to be told apart."""
 _LABEL = 125
 """Pixels that the words beside the line of the target take."""
 
@@ -60,9 +62,9 @@ def figure(draw: Callable[[Frame, str], str], height: int, widths: Sequence[int]
                                 for width, class_ in zip(widths, _CLASSES)) + "</figure>"
 
 
-def ledger_svg(bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
-    """Minutes by phase: a stacked bar for each (label, phase -> minutes), all on one scale."""
-    return figure(partial(_ledger, bars), len(bars) * _ROW + 44, left=0, right=14, top=4, bottom=40)
+def ledger_svg(bars: Sequence[tuple[str, Mapping[str, float]]], unit: Unit) -> str:
+    """Time by phase: a stacked bar for each (label, phase -> minutes), all on one scale."""
+    return figure(partial(_ledger, bars, unit), len(bars) * _ROW + 44, left=0, right=14, top=4, bottom=40)
 
 
 def steps_svg(runs: Sequence[RunTimes], counts: int | None) -> str:
@@ -70,9 +72,9 @@ def steps_svg(runs: Sequence[RunTimes], counts: int | None) -> str:
     return figure(partial(_steps, runs, counts), 290, left=52, top=28)
 
 
-def sweep_svg(sweep: Sweep) -> str:
-    """Minutes over the values of a sweep: medians, and a band from least to most."""
-    return figure(partial(_sweep, sweep), 300, left=52, right=30, top=28)
+def sweep_svg(sweep: Sweep, unit: Unit) -> str:
+    """Time over the values of a sweep: medians, and a band from least to most."""
+    return figure(partial(_sweep, sweep, unit), 300, left=52, right=30, top=28)
 
 
 def distributions_svg(compared: Compared) -> str:
@@ -80,12 +82,12 @@ def distributions_svg(compared: Compared) -> str:
     return figure(partial(_distributions, compared), 230, (524, 720, 360), left=46, right=24, top=14)
 
 
-def change_svg(minutes: float, most: float) -> str:
+def change_svg(minutes: float, most: float, unit: Unit) -> str:
     """A bar to the left of the middle for time saved, to the right for time added; ``most`` fills a side."""
     reach = min(1.0, abs(minutes) / most) * 76 if most else 0.0
     left, class_ = (80 - reach, "saved") if minutes < 0 else (80.0, "added")
     bar = tag("rect", x=left, y=3.0, width=max(reach, 1.0), height=12.0, class_=class_)
-    return (f'<svg class="change" viewBox="0 0 160 18" role="img" aria-label="{minutes:+.2f} minutes">'
+    return (f'<svg class="change" viewBox="0 0 160 18" role="img" aria-label="{unit.of(minutes):+.2f} {unit.word}">'
             f'{line(80, 0, 80, 18, "axis")}{bar}</svg>')
 
 
@@ -95,31 +97,28 @@ def waited(phases: Mapping[str, float]) -> dict[str, float]:
             "rest": sum(spent for phase, spent in phases.items() if phase not in WAITS)}
 
 
-def shown(minutes: float) -> str:
-    """Minutes with the digits that matter."""
-    return f"{minutes:,.1f}" if abs(minutes) >= 10 else f"{minutes:.2f}"
-
-
-def _ledger(bars: Sequence[tuple[str, Mapping[str, float]]], frame: Frame, class_: str) -> str:
+def _ledger(bars: Sequence[tuple[str, Mapping[str, float]]], unit: Unit, frame: Frame, class_: str) -> str:
+    bars = [(label, {phase: unit.of(minutes) for phase, minutes in phases.items()}) for label, phases in bars]
     most = max((sum(phases.values()) for _, phases in bars), default=1.0) or 1.0
     x = scale((0.0, most), frame.x)
-    parts = [axes(frame, [(x(t), f"{t:g}") for t in ticks(0.0, most, max(3, frame.width // 120))], [], "minutes", "")]
+    parts = [axes(frame, [(x(t), f"{t:g}") for t in ticks(0.0, most, max(3, frame.width // 120))], [], unit.word, "")]
     told = []
     for row, (label, phases) in enumerate(bars):
         top, base, total = frame.top + row * _ROW, 0.0, sum(phases.values())
-        parts.append(text(0, top + 14, f"{label}: {shown(total)} min", "label"))
-        for phase, minutes in phases.items():
-            said = f"{name(phase)} {shown(minutes)} min, {minutes / total:.1%}" if total else name(phase)
+        parts.append(text(0, top + 14, f"{label}: {shown(total)} {unit.name}", "label"))
+        for phase, spent in phases.items():
+            said = f"{name(phase)} {shown(spent)} {unit.name}, {spent / total:.1%}" if total else name(phase)
             parts.append(tag("rect", _title(said), x=x(base), y=float(top + 22), height=float(_BAR),
-                             width=x(base + minutes) - x(base), class_=f"p-{phase}"))
-            base += minutes
-        told.append(f"{label} {shown(total)} min: " + ", ".join(
-            f"{name(phase)} {shown(minutes)}" for phase, minutes in phases.items() if minutes >= 0.005))
-    return drawing(frame, f"Minutes by phase. {'; '.join(told)}", "".join(parts), class_)
+                             width=x(base + spent) - x(base), class_=f"p-{phase}"))
+            base += spent
+        told.append(f"{label} {shown(total)} {unit.name}: " + ", ".join(
+            f"{name(phase)} {shown(spent)}" for phase, spent in phases.items() if spent >= 0.005))
+    return drawing(frame, f"{unit.word.capitalize()} by phase. {'; '.join(told)}", "".join(parts), class_)
 
 
 def _steps(runs: Sequence[RunTimes], counts: int | None, frame: Frame, class_: str) -> str:
-    steps = sorted({step.step for run in runs for step in run.steps})[:_MOST_STEPS]
+    there = sorted({step.step for run in runs for step in run.steps})
+    steps = there[:MOST_STEPS]
     of_step = {number: [step for run in runs for step in run.steps if step.step == number] for number in steps}
     most = max((step.wall for found in of_step.values() for step in found), default=1.0) or 1.0
     y = scale((0.0, most * 1.04), frame.y)
@@ -142,7 +141,8 @@ def _steps(runs: Sequence[RunTimes], counts: int | None, frame: Frame, class_: s
     spent = [median(step.exposed for step in found) for found in of_step.values()]
     said = (f": medians from {min(walls):,.0f} to {max(walls):,.0f} s, of which exposed generation is "
             f"{min(spent):,.0f} to {max(spent):,.0f} s") if walls else ""
-    title = f"Seconds of each of {len(steps)} steps in {len(runs)} replicas{said}"
+    which = f"the first {len(steps)} of {len(there)} steps" if len(there) > len(steps) else f"{len(steps)} steps"
+    title = f"Seconds of each of {which} in {counted(len(runs), 'replica')}{said}"
     return drawing(frame, title, "".join(parts), class_)
 
 
@@ -158,17 +158,17 @@ def _step_bar(number: int, parts: Mapping[str, float], middle: float, width: flo
     return tag("g", _title(f"step {number}: {base:,.0f} s ({said})") + "".join(rects))
 
 
-def _sweep(sweep: Sweep, frame: Frame, class_: str) -> str:
+def _sweep(sweep: Sweep, unit: Unit, frame: Frame, class_: str) -> str:
     scored = all(point.to_target is not None for point in sweep.points if point.simulation is not None)
-    found = [(point, spread) for point in sweep.points
+    found = [(point, tuple(map(unit.of, spread))) for point in sweep.points
              if (spread := point.to_target if scored else point.whole) is not None]
     values = _places([point.value for point, _ in found])
-    low, high = _around([minutes for _, spread in found for minutes in spread])
+    low, high = _around([value for _, spread in found for value in spread])
     x, y = scale((min(values, default=0.0), max(values, default=1.0)), frame.x), scale((low, high), frame.y)
     room = frame.width // max(1, len(found))
     marks = [(x(value), point.value if len(point.value) * 7 < room + 40 else point.value[:max(1, room // 7)] + "…")
              for value, (point, _) in zip(values, found)]
-    what = "minutes to target" if scored else "minutes of the whole run"
+    what = f"{unit.word} to target" if scored else f"{unit.word} of the whole run"
     parts = [axes(frame, _with_room(marks), [(y(t), f"{t:g}") for t in ticks(low, high, 5)], sweep.key, what)]
     upper = [(x(value), y(spread[2])) for value, (_, spread) in zip(values, found)]
     lower = [(x(value), y(spread[1])) for value, (_, spread) in zip(values, found)]
@@ -177,9 +177,9 @@ def _sweep(sweep: Sweep, frame: Frame, class_: str) -> str:
         parts.append(path([upper[i] for i in order] + [lower[i] for i in reversed(order)], "band", close=True))
         parts.append(path([(x(values[i]), y(found[i][1][0])) for i in order], "metric"))
     for value, (point, spread) in zip(values, found):
-        parts.append(tag("circle", _title(f"{point.value}: {_told(spread)}"), cx=x(value), cy=y(spread[0]), r=3.6,
+        parts.append(tag("circle", _title(f"{point.value}: {_told(spread, unit)}"), cx=x(value), cy=y(spread[0]), r=3.6,
                          class_="metric-dot"))
-    said = "; ".join(f"{point.value}: {_told(spread)}" for point, spread in found)
+    said = "; ".join(f"{point.value}: {_told(spread, unit)}" for point, spread in found)
     return drawing(frame, f"{what.capitalize()} by {sweep.key}. {said}", "".join(parts), class_)
 
 
@@ -237,6 +237,7 @@ def _title(said: str) -> str:
     return tag("title", escape(said))
 
 
-def _told(spread: tuple[float, float, float]) -> str:
+def _told(spread: Sequence[float], unit: Unit) -> str:
+    """``spread`` is in that unit."""
     middle, least, most = spread
-    return f"{shown(middle)} min" + (f" ({shown(least)} to {shown(most)})" if least != most else "")
+    return f"{shown(middle)} {unit.name}" + (f" ({shown(least)} to {shown(most)})" if least != most else "")

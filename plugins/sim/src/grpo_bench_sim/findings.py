@@ -19,15 +19,15 @@ from .page import write_page
 from .simulation import Simulation
 from .statuses import Standing
 from .sweep import Sweep
-from .what_if import Change
+from .what_if import Change, forbidden
 
 RECORD, PAGE, MODEL = "simulation.json", "simulation.html", "model.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The replicas under ``seeds`` and all that was made of them. ``given_s`` is how long such runs are given, 0 where
-    nobody says."""
+    """The replicas under ``seeds`` and all that was made of them. ``failed`` is what of it could not be made, each with
+    its reason. ``given_s`` is how long such runs are given, 0 where nobody says."""
 
     simulation: Simulation
     seeds: Sequence[int]
@@ -36,6 +36,7 @@ class Findings:
     changes: Sequence[Change]
     sweep: Sweep | None
     compared: Sequence[Compared]
+    failed: Sequence[str] = ()
 
     @property
     def given_s(self) -> float:
@@ -48,15 +49,15 @@ class Findings:
         return {
             "profile": plan.name, "scored": False, "seeds": list(self.seeds),
             "model": {key: getattr(model, key) for key in ("name", "source", "method", "date")},
-            "assumed": dict(model.assumed), "missing": list(plan.missing),
+            "assumed": dict(model.assumed), "missing": list(plan.missing), "forbidden": list(forbidden(plan)),
             "scenario": {**asdict(scenario), "scales": {key.value: value for key, value in scenario.scales.items()}},
-            "target_assumed_at_step": self.simulation.counts if self.account.target is not None else None,
+            "target_assumed_at_step": self.simulation.counts,
             "given_s": self.given_s, **self.account.to_json(),
             "standings": [asdict(standing) for standing in self.standings],
             "runs": [{"seed": seed, "folder": str(folder), **asdict(run)} for seed, folder, run in zip(
                 self.seeds, self.simulation.folders, self.simulation.runs)],
             "what_if": [_change(change) for change in self.changes],
-            "sweep": _sweep(self.sweep),
+            "sweep": _sweep(self.sweep), "failed": list(self.failed),
             "held_out": [{**asdict(item), "measured_median": item.measured_median,
                           "simulated_median": item.simulated_median, "deviation": item.deviation}
                          for item in self.compared],
@@ -84,7 +85,7 @@ def begin(model: Model, out: Path, *, numbered: bool) -> Path:
 def write(found: Findings, out: Path) -> dict[str, Any]:
     """Keep it in ``out``, which has the model already, each file whole or not at all; the object that the record
     holds."""
-    write_page(out / PAGE, found.simulation, found.standings, found.changes, found.sweep, found.compared)
+    write_page(out / PAGE, found.simulation, found.standings, found.changes, found.sweep, found.compared, found.failed)
     record = {**found.to_json(), "page": str(out / PAGE), "model_file": str(out / MODEL)}
     write_whole(out / RECORD, f"{json.dumps(record, allow_nan=False)}\n")
     return record
@@ -104,5 +105,6 @@ def _sweep(sweep: Sweep | None) -> dict[str, Any] | None:
     """Minutes, each as median, least and most."""
     return sweep and {"key": sweep.key, "points": [
         {"value": point.value, "to_target_min": point.to_target, "whole_min": point.whole,
-         "phases_min": dict(point.phases), "because": list(point.because), "failed": point.failed}
+         "phases_min": dict(point.phases), "because": list(point.because),
+         "forbidden": list(point.forbidden), "failed": point.failed}
         for point in sweep.points]}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from grpo_bench.contract import InputError, Phase
 
 from .figures import Compared
-from .model import Measured, Model
+from .model import Figure, Measured, Model
 from .reading import RunTimes
 from .simulation import simulate
 from .standing import Planner, Scenario
@@ -24,17 +24,18 @@ def _of_steps(phase: str | None) -> Callable[[RunTimes], list[float]]:
     return lambda run: [step.wall if phase is None else step.phases.get(phase, 0.0) for step in run.steps[1:]]
 
 
-_COMPARED: Mapping[str, tuple[str, str, float | None, Callable[[RunTimes], list[float]]]] = {
+_COMPARED: Mapping[Figure, tuple[str, str, float | None, Callable[[RunTimes], list[float]]]] = {
     "step": ("step", "s", BOUND, _of_steps(None)),
     "rollout": ("exposed generation", "s", BOUND, lambda run: [step.exposed for step in run.steps[1:]]),
     "refit": ("weight sync", "s", BOUND, _of_steps(Phase.REFIT.value)),
     "run_minutes": ("run", "min", BOUND, lambda run: [] if run.score is None else [run.score / 60]),
     "update": ("update", "s", None, _of_steps(Phase.UPDATE.value)),
-    "log_probabilities": ("log-probabilities", "s", None, _of_steps(Phase.LOG_PROBABILITIES.value)),
+    "rest": ("rest of a step", "s", None, _of_steps(Phase.LOG_PROBABILITIES.value)),
     "first_step": ("first step", "s", None, lambda run: [run.first] if run.steps else []),
     "validation": ("validation", "s", None, lambda run: [seconds for _, seconds in run.validations]),
 }
-"""By name in the model: what it is called, its unit, the bound it has to keep, and a run's values of it."""
+"""By name in the model: what it is called, its unit, the bound it has to keep, and a run's values of it. Logs do not
+divide the rest of a step; a simulation has its log-probabilities and its driver's work there."""
 
 
 def check(planner: Planner, model: Model) -> None:

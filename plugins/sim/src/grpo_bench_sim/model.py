@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -38,6 +38,11 @@ class Quantity(StrEnum):
     REFIT = "refit"
     VALIDATION = "validation"
     CHECKPOINT = "checkpoint"
+    SHUTDOWN = "shutdown"
+
+
+BATCH = frozenset({"grpo.prompts_per_step", "grpo.generations_per_prompt"})
+"""Settings that a model has a range for, its ``rows``, and no value."""
 
 
 class Shares(Part):
@@ -70,15 +75,24 @@ class Rollouts(Part):
 class Stalls(Part):
     """Rollouts that wait for something that is not the policy.
 
-    ``order`` are seconds that the first rollout of the last prompt in each ``block`` of the training order waits, and
-    its group with it, in every replica, times exp(``spread`` x normal); past its end it begins again. Besides, each
-    rollout stalls with probability ``sudden_share``, for a draw of ``sudden``."""
+    ``order`` are seconds that the first attempt at the first rollout of the last prompt in each ``block`` of the
+    training order waits, and its group with it, in every replica, times exp(``spread`` x normal); past its end it
+    begins again. Besides, each rollout stalls with probability ``sudden_share``, for a draw of ``sudden``."""
 
     order: tuple[Seconds, ...] = ()
     block: Count = 16
+    paired: Annotated[int, Field(ge=0)] = 0
+    """How many blocks at the end of ``order`` the logs have only beside another, as the prompts of one step: of the two
+    the slower one's stall is known, but not which one that is."""
     spread: Sigma = 0.0
     sudden_share: Share = 0.0
     sudden: Law = Lognormal(median=0.0)
+
+    @model_validator(mode="after")
+    def _enough(self) -> Stalls:
+        if self.paired > len(self.order):
+            raise ValueError(f"{self.paired} blocks are paired, of {len(self.order)}")
+        return self
 
 
 class First(Part):
@@ -90,6 +104,10 @@ class First(Part):
     """Before the first rollout can begin."""
 
 
+Figure = Literal["step", "rollout", "refit", "run_minutes", "update", "rest", "first_step", "validation"]
+"""What logs can be compared by; ``rest`` is what a step takes beyond its update, its refit and its waits."""
+
+
 class Measured(Part):
     """What a quantity was in the logs: a sample, sorted, in seconds but where the name says otherwise."""
 
@@ -98,7 +116,7 @@ class Measured(Part):
     replicas: tuple[int, ...]
     held_out: bool = False
     """Whether nothing of these replicas went into the model."""
-    values: Mapping[str, tuple[Positive, ...]]
+    values: Mapping[Figure, tuple[Positive, ...]]
 
     @model_validator(mode="after")
     def _sorted(self) -> Measured:
@@ -123,6 +141,16 @@ class Assumptions(Part):
     """Of one with the optimizer's state."""
 
 
+class Evaluated(Part):
+    """The process of an evaluation that was deferred."""
+
+    start: Law
+    reading: Law
+    """Of the weights of one step, all but their validation: from their folder into the engines, and what is recorded.
+    """
+    shutdown: Law
+
+
 class Model(Part):
     name: str
     source: str
@@ -135,7 +163,7 @@ class Model(Part):
     """Dotted keys of the profile for what a simulation has to know of its parts: ``ranks`` (the trainer's GPUs),
     ``engines`` and ``engine_gpus`` (the generator's), ``timeout_s`` (the agent's own)."""
     needs: Mapping[Quantity, tuple[str, ...]]
-    """Which settings of ``like`` each quantity's calibration depends on."""
+    """Which settings of ``like``, or of the batch, each quantity's calibration depends on."""
     load: Positive
     """Requests on an engine at calibration."""
     rows: tuple[Count, Count]
@@ -159,6 +187,8 @@ class Model(Part):
     """None: by ``assumptions``."""
     checkpoint_weights: Law | None = None
     """Of one of the weights alone; None: as any checkpoint."""
+    evaluation: Evaluated | None = None
+    """None: it starts and ends as the training does, and reads weights as fast as they were written."""
     assumptions: Assumptions = Assumptions()
     assumed: Mapping[str, str] = {}
     """What is assumed and not measured, each with why: by dotted name in this model."""
@@ -176,6 +206,12 @@ class Model(Part):
                 raise ValueError(f"like: {key!r} is {value}")
             if key in self.reads.values() and isinstance(value, int | float) and value < 0:
                 raise ValueError(f"like: {key!r} is negative: {value}")
+        for quantity, keys in self.needs.items():
+            if unknown := set(keys) - self.like.keys() - BATCH:
+                raise ValueError(f"needs: {quantity} needs {min(unknown)!r}, which like does not have")
+        for key in self.assumed:
+            if key.partition(".")[0] not in Model.model_fields:
+                raise ValueError(f"assumed: a model has no {key!r}")
         return self
 
 
@@ -188,4 +224,5 @@ def read_model(path: Path) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}." for part in first["loc"]).rstrip(".")
-        raise InputError(f"{path} is no model of times: {where}{': ' * bool(where)}{first['msg']}") from error
+        raise InputError(f"{path} is no model of times: {where}{': ' * bool(where)}"
+                         f"{first['msg'].removeprefix('Value error, ')}") from error

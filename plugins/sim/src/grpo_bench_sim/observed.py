@@ -49,6 +49,17 @@ class Step:
 
 
 @dataclass(slots=True)
+class Evaluated:
+    """A deferred evaluation, in seconds: its first ``start``, None where that did not come to its end, its last
+    ``shutdown``, and the ``reading`` of all weights, which is all that they take but their validation: to get into the
+    engines, and to record what came of them."""
+
+    start: float | None = None
+    shutdown: float = 0.0
+    reading: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Observed:
     """A run. ``train`` and ``validation`` are rollouts by step and by weight version; ``saved`` the seconds of
     checkpoints by what was written; ``first_refit`` those of the refit before all rollouts; ``weights_bytes`` the size
@@ -62,6 +73,7 @@ class Observed:
     steps: dict[int, Step] = field(default_factory=dict)
     train: dict[int, list[Rolled]] = field(default_factory=dict)
     validation: dict[int, list[Rolled]] = field(default_factory=dict)
+    evaluation: Evaluated = field(default_factory=Evaluated)
     saved: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     met: int | None = None
     weights_bytes: int = 0
@@ -99,7 +111,7 @@ _Tries = list[tuple[Event, _Attempt]]
 
 
 class _Watch:
-    """Follows a journal. Of a deferred evaluation only the rollouts matter, which are as those of any validation."""
+    """Follows a journal. Rollouts of a deferred evaluation are as those of any validation; phases are its own."""
 
     def __init__(self) -> None:
         self._result = Observed()
@@ -126,7 +138,9 @@ class _Watch:
                 self._result.weights_bytes = event.data.get("bytes", 0)
             case Kind.CHECKPOINT:
                 self._attempts[-1].written = event.data["what"]
-            case Kind.PHASE | Kind.RUN_ENDED if not self._evaluates:
+            case Kind.PHASE | Kind.RUN_ENDED if self._evaluates:
+                self._close_evaluated(event)
+            case Kind.PHASE | Kind.RUN_ENDED:
                 self._close(event)
             case _:
                 pass
@@ -159,6 +173,9 @@ class _Watch:
         self._result.validation[version] = _delivered(
             [_rolled(tries, False) for tries in self._validated.values()], event.data["seconds"])
         self._validated = {}
+        if self._evaluates:
+            self._result.evaluation.reading.append(
+                max(0.0, event.elapsed_s - self._attempts[-1].since - event.data["seconds"]))
         if event.data["target_met"] and self._result.met is None:
             self._result.met = version
 
@@ -179,6 +196,18 @@ class _Watch:
         if attempt.phase not in _APART and not (attempt.phase == Phase.DRAIN and attempt.step in attempt.over):
             attempt.spent[attempt.step][attempt.phase] += seconds
         attempt.phase, attempt.step, attempt.since, attempt.written = phase, event.step, event.elapsed_s, None
+
+    def _close_evaluated(self, event: Event) -> None:
+        """The same of a deferred evaluation."""
+        found, attempt = self._result.evaluation, self._attempts[-1]
+        phase = event.data.get("phase", Phase.SHUTDOWN)
+        if attempt.phase == Phase.STARTUP and phase == Phase.REFIT and found.start is None:
+            found.start = event.elapsed_s
+        elif attempt.phase == Phase.SHUTDOWN:
+            found.shutdown = event.elapsed_s - attempt.since
+        if phase not in (Phase.DRAIN, Phase.VALIDATION):  # these go on with the weights that a refit has read
+            attempt.since = event.elapsed_s
+        attempt.phase = phase
 
 
 def _rolled(tries: _Tries, stands: bool) -> Rolled:

@@ -17,28 +17,30 @@ from statistics import median
 from grpo_bench.observers.kit import Cell, document, duration, name, style, swatch, table, write_whole
 
 from . import figures
-from .figures import Compared, shown
+from .figures import MOST_STEPS, Compared
 from .page_changes import broken, swept, what_if
 from .reading import RunTimes
 from .simulation import Simulation
 from .statuses import Standing
 from .sweep import Sweep
-from .what_if import Change
+from .units import Unit, unit_of
+from .what_if import Change, forbidden
 
 
 def write_page(file: Path, simulation: Simulation, standings: Sequence[Standing], changes: Sequence[Change],
-               sweep: Sweep | None, comparison: Sequence[Compared]) -> Path:
+               sweep: Sweep | None, comparison: Sequence[Compared], failed: Sequence[str] = ()) -> Path:
     """Write the page, whole or not at all, and return its path."""
-    return write_whole(file, page(simulation, standings, changes, sweep, comparison))
+    return write_whole(file, page(simulation, standings, changes, sweep, comparison, failed))
 
 
 def page(simulation: Simulation, standings: Sequence[Standing], changes: Sequence[Change], sweep: Sweep | None,
-         comparison: Sequence[Compared]) -> str:
-    """The whole document."""
-    told = _Told.of(simulation)
+         comparison: Sequence[Compared], failed: Sequence[str] = ()) -> str:
+    """The whole document. ``failed`` is what could not be simulated, each with its reason."""
+    told, unit = _Told.of(simulation), unit_of(simulation.runs)
     css = style() + files(__package__ or "").joinpath("simulation.css").read_text(encoding="utf-8")
-    parts = [_header(simulation, told, standings), _figures(simulation), *_ledger(told), *_steps(simulation),
-             *what_if(changes), *swept(sweep), *_compared(comparison), *_standings(standings),
+    parts = [_header(simulation, told, standings), *(f'<p class="error">{escape(text)}</p>' for text in failed),
+             _figures(simulation), *_ledger(told, unit), *_steps(simulation),
+             *what_if(changes, unit), *swept(sweep, unit), *_compared(comparison), *_standings(standings),
              *_model(simulation), *_assumptions(simulation),
              "<footer>Made by grpo-bench simulate. Nothing was computed but times.</footer>"]
     return document(f"{simulation.plan.name}, simulated: {told.headline}", css, parts)
@@ -47,8 +49,9 @@ def page(simulation: Simulation, standings: Sequence[Standing], changes: Sequenc
 @dataclass(frozen=True, slots=True)
 class _Told:
     """The answer: minutes to target of all replicas, sorted, empty where one of them has none, and of the whole run;
-    ``middle`` is the median replica."""
+    ``middle`` is the median replica, ``headline`` the answer in words."""
 
+    headline: str
     minutes: tuple[float, ...]
     whole: tuple[float, ...]
     middle: RunTimes
@@ -56,16 +59,13 @@ class _Told:
     @classmethod
     def of(cls, simulation: Simulation) -> _Told:
         scores = [run.score for run in simulation.runs]
-        reached = sorted(score / 60 for score in scores if score is not None)
-        scored = len(reached) == len(scores)
+        found = sorted(score / 60 for score in scores if score is not None)
+        scored = len(found) == len(scores)
+        reached, whole = tuple(found) if scored else (), tuple(sorted(run.wall / 60 for run in simulation.runs))
         order = sorted(simulation.runs, key=lambda run: run.score if scored and run.score is not None else run.wall)
-        return cls(tuple(reached) if scored else (), tuple(sorted(run.wall / 60 for run in simulation.runs)),
-                   order[(len(order) - 1) // 2])
-
-    @property
-    def headline(self) -> str:
-        return (f"{shown(median(self.minutes))} minutes to target" if self.minutes else
-                f"{shown(median(self.whole))} minutes, no target met")
+        unit, until = unit_of(simulation.runs), " in all" if _aimless(simulation) else ", no target met"
+        headline = f"{unit.shown(median(reached or whole))} {unit.word}{' to target' if scored else until}"
+        return cls(headline, reached, whole, order[(len(order) - 1) // 2])
 
 
 def _header(simulation: Simulation, told: _Told, standings: Sequence[Standing]) -> str:
@@ -73,8 +73,8 @@ def _header(simulation: Simulation, told: _Told, standings: Sequence[Standing]) 
     rests = ("None of its times is calibrated for this plan." if len(apart) == len(standings) else
              f"Its times are calibrated, but for {_listed(apart)}." if apart else "All its times are calibrated.")
     replicas = f"Median of {len(simulation.runs)} replicas" if len(simulation.runs) > 1 else "One replica"
-    values = told.minutes or told.whole
-    around = f", from {shown(values[0])} to {shown(values[-1])}" if len(values) > 1 else ""
+    values, unit = told.minutes or told.whole, unit_of(simulation.runs)
+    around = f", from {unit.shown(values[0])} to {unit.shown(values[-1])}" if len(values) > 1 else ""
     until = ("from the end of start-up to the moment that counts" if told.minutes else
              "from the start of the process to its end")
     return (
@@ -83,10 +83,22 @@ def _header(simulation: Simulation, told: _Told, standings: Sequence[Standing]) 
         f'<p class="lead">{replicas}{around}; {until}.</p>'
         f'<div class="unscored"><p>Not a result: no part ran, all of them answered after modelled times. '
         f"{_assumed(simulation)} "
-        f"{escape(rests)}</p></div></header>")
+        f"{escape(rests)}</p>{_against(simulation)}</div></header>")
+
+
+def _aimless(simulation: Simulation) -> bool:
+    return simulation.plan.profile.validation.target is None
+
+
+def _against(simulation: Simulation) -> str:
+    """What the rules have against the plan as it is."""
+    broken_ = "; ".join(forbidden(simulation.plan))
+    return f"<p>The rules do not allow it: {escape(broken_)}</p>" if broken_ else ""
 
 
 def _assumed(simulation: Simulation) -> str:
+    if _aimless(simulation):
+        return "The profile has no target, so all of its steps are simulated."
     if simulation.counts is None:
         return "That weights meet the target is not assumed: no validation is due that could find it."
     return f"Step {simulation.counts} is taken to be the first whose weights meet the target; that is an assumption."
@@ -112,32 +124,34 @@ def _figures(simulation: Simulation) -> str:
     return f'<dl class="figures">{"".join(items)}</dl>'
 
 
-def _ledger(told: _Told) -> list[str]:
+def _ledger(told: _Told, unit: Unit) -> list[str]:
     whole = {phase: seconds / 60 for phase, seconds in told.middle.ledger.items() if seconds}
     counts = {phase: seconds / 60 for phase, seconds in told.middle.counted.items() if seconds}
     bars = [*([("to the target", counts)] if counts else []), ("until the training ends", whole)]
     legend = "".join(f"<li>{swatch(phase)}{escape(name(phase))}</li>" for phase in whole)
     most, total = counts or whole, sum((counts or whole).values()) or 1.0
-    rows = [(Cell(swatch(phase) + escape(name(phase))), shown(counts[phase]) if phase in counts else "–",
-             f"{most.get(phase, 0.0) / total:.1%}", shown(minutes)) for phase, minutes in whole.items()]
-    foot = ("sum", shown(sum(counts.values())) if counts else "–", "100%", shown(sum(whole.values())))
+    rows = [(Cell(swatch(phase) + escape(name(phase))), unit.shown(counts[phase]) if phase in counts else "–",
+             f"{most.get(phase, 0.0) / total:.1%}", unit.shown(minutes)) for phase, minutes in whole.items()]
+    foot = ("sum", unit.shown(sum(counts.values())) if counts else "–", "100%", unit.shown(sum(whole.values())))
     head = ("phase", "to target", "share", "training ends")
     return ['<h2 id="ledger">Where the time goes</h2>',
-            '<p class="note">Minutes of the median replica. Every second belongs to the one phase that the engine is '
-            "in. In rollout and drain the trainer waits for rollouts; log-probabilities have the driver's time in "
-            "them, or the update where there are none.</p>",
-            figures.ledger_svg(bars), f'<ul class="legend">{legend}</ul>',
+            f'<p class="note">{unit.word.capitalize()} of the median replica. Every second belongs to the one phase '
+            "that the engine is in. In rollout and drain the trainer waits for rollouts; log-probabilities have the "
+            "driver's time in them, or the update where there are none.</p>",
+            figures.ledger_svg(bars, unit), f'<ul class="legend">{legend}</ul>',
             table(head, rows, numeric_from=1, foot=foot)]
 
 
 def _steps(simulation: Simulation) -> list[str]:
-    if not any(run.steps for run in simulation.runs):
+    count = len({step.step for run in simulation.runs for step in run.steps})
+    if not count:
         return []
+    first = f"The first {MOST_STEPS} of {count} steps. " if count > MOST_STEPS else ""
     seen = {phase for run in simulation.runs for step in run.steps for phase, spent in step.phases.items() if spent}
     legend = "".join(f"<li>{swatch(phase)}{words}</li>" for phase, words in figures.WAITS.items() if phase in seen)
     return ['<h2 id="steps">Time per step</h2>',
-            '<p class="note">Validations and checkpoints left out. A bar is the replica whose step is the median, '
-            "a dot the whole step of one replica. Both waits together are the exposed generation.</p>",
+            f'<p class="note">{first}Validations and checkpoints left out. A bar is the replica whose step is the '
+            "median, a dot the whole step of one replica. Both waits together are the exposed generation.</p>",
             figures.steps_svg(simulation.runs, simulation.counts),
             f'<ul class="legend">{legend}<li><span class="swatch work"></span>work</li>'
             '<li><span class="swatch replica"></span>one replica</li></ul>']

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 
 from grpo_bench.contract import Event, Kind, Phase
-from grpo_bench.observers import PhaseLedger, read_training
+from grpo_bench.observers import PhaseLedger
 
 WAITING = (Phase.ROLLOUT.value, Phase.DRAIN.value)
 """Phases in which the trainer waits for rollouts, of its batch or of the next one before a refit."""
@@ -65,13 +64,8 @@ class RunTimes:
         return median(values) if values else 0.0
 
 
-def read_times(folder: Path, counts: int | None = None) -> RunTimes:
-    """The times of the run in ``folder``; RunFolderError where there is none."""
-    return times_of(read_training(folder), counts)
-
-
 def times_of(events: Iterable[Event], counts: int | None = None) -> RunTimes:
-    """The same out of a journal's events."""
+    """The times in a journal's events. ``counts`` is the first step that is taken to meet the target, if one is."""
     reader = _Reader(counts)
     for event in events:
         reader.add(event)

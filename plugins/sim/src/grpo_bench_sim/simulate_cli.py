@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from grpo_bench.cli.columns import page_width, say, wrapped
 from grpo_bench.cli.options import MAX_SEED, add_layer_options, run_folder, surveyed_by
-from grpo_bench.contract import InputError, Interrupted
+from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .standing import Planner, Scenario
 
 MAX_REPLICAS = 1000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,9 @@ def _simulate(arguments: argparse.Namespace) -> int:
         print(json.dumps(record, allow_nan=False))
     else:
         _show(found, order.out)
-    return 0
+    for line in found.failed:
+        _tell(f"grpo-bench: {line}")
+    return 1 if found.failed else 0
 
 
 def _order(arguments: argparse.Namespace) -> Order:
@@ -116,8 +119,7 @@ def _order(arguments: argparse.Namespace) -> Order:
     if arguments.held_out:
         check(bare, model)
     key, values = sweep or ("", ())
-    for value in values:
-        case(planner, scenario, key, value)
+    _check_scales(model, [(plan, scenario), *(case(planner, scenario, key, value) for value in values)])
     return Order(plan, planner, bare, model, scenario, seeds, due, arguments.what_if, sweep, arguments.held_out, out)
 
 
@@ -141,26 +143,55 @@ def _model(arguments: argparse.Namespace, plan: Plan) -> Model:
         return calibrated_on(arguments.calibrate)
     if arguments.model is not None:
         from .model import read_model
-        return read_model(arguments.model)
+        try:
+            return read_model(arguments.model)
+        except InputError as error:
+            raise InputError(error.message, hint=_instead_of(arguments.model)) from error
     from .choosing import model_for
     return model_for(plan)
 
 
+def _instead_of(file: Path) -> str:
+    """What may be meant by a file that is no model."""
+    from .findings import MODEL
+    if (file / MODEL).is_file():
+        return f"the simulation in it keeps its model: --model {file / MODEL}"
+    return f"each simulation keeps its model as {MODEL} in its folder; --calibrate RUN takes the times of a run"
+
+
 def _scales(given: Sequence[str]) -> Mapping[Quantity, float]:
     from .sweep import quantity_of
-    scales = {}
+    scales: dict[Quantity, float] = {}
     for text in given:
         name, _, number = text.partition("=")
         try:
-            scales[quantity_of(name)] = factor = float(number)
-        except ValueError:
-            factor = math.nan
+            quantity = quantity_of(name)
         except InputError as error:
             raise InputError(f"--scale {text}: {error.message}", hint=error.hint) from error
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = math.nan
         if not 0 <= factor < math.inf:
             raise InputError(f"--scale {text}: should have the form QUANTITY=FACTOR, the factor at least 0, as in "
                              "update=0.5")
+        if quantity in scales:
+            raise InputError(f"--scale {text}: {quantity} is scaled by {scales[quantity]:g} already",
+                             hint="leave one of them out")
+        scales[quantity] = factor
     return scales
+
+
+def _check_scales(model: Model, cases: Sequence[tuple[Plan, Scenario]]) -> None:
+    """What is scaled takes time in some of what is simulated, of which the first is the profile as it is."""
+    from .statuses import standings
+    known = [item.quantity for plan, scenario in cases for item in standings(plan, model, scenario)]
+    idle = [quantity for _, scenario in cases for quantity in scenario.scales if quantity not in known]
+    if idle:
+        (plan, scenario), *_ = cases
+        option = "--scale " if idle[0] in scenario.scales else "--sweep scale."
+        raise InputError(f"{option}{idle[0]}: by model {model.name!r} it takes no time in profile {plan.name!r}",
+                         hint=f"what does: {', '.join(dict.fromkeys(known))}")
 
 
 def _seeds(first: int, count: int) -> range:
@@ -171,7 +202,12 @@ def _seeds(first: int, count: int) -> range:
 
 
 def _check_passing(step: int | None, plan: Plan, due: Sequence[int]) -> None:
-    if step is None or step in due:
+    if step is None:
+        return
+    if plan.profile.validation.target is None:
+        raise InputError(f"--passes-at {step}: profile {plan.name!r} has no target that weights could meet",
+                         hint="leave out --passes-at, or set validation.metric and validation.target")
+    if step in due:
         return
     some = [*map(str, due)] if len(due) <= 6 else [*map(str, due[:4]), "...", str(due[-1])]
     raise InputError(f"--passes-at {step}: no validation is due after this step of profile {plan.name!r}",
@@ -204,6 +240,7 @@ def _carried_out(order: Order, tell: Callable[[str], None]) -> Findings:
     from .what_if import what_if
     plan, model, scenario, seeds = order.plan, order.model, order.scenario, order.seeds
     done: list[RunTimes] = []
+    failed: list[str] = []
 
     def told(run: RunTimes) -> None:
         done.append(run)
@@ -213,13 +250,27 @@ def _carried_out(order: Order, tell: Callable[[str], None]) -> Findings:
     found = simulate(plan, model, scenario, seeds, order.out, told=told)
     if order.due and plan.profile.validation.deferred:
         tell("the evaluation of its weights")
-    after, stands = evaluation(found, order.due, seeds), standings(plan, model, scenario)
+    after = _unless_failed("the evaluation of its weights", lambda: evaluation(found, order.due, seeds), failed)
+    stands = standings(plan, model, scenario)
+    counted = account(found, after, stands, failed=bool(failed))
     changes = what_if(order.planner, found, seeds[:1], tell) if order.what_if else []
     swept = sweep(order.planner, model, scenario, *order.sweep, seeds, tell) if order.sweep is not None else None
+    compared = None
     if order.held_out:
         tell("the conditions of what was held out")
-    compared = held_out(order.bare, model, seeds) if order.held_out else []
-    return Findings(found, seeds, account(found, after, stands), stands, changes, swept, compared)
+        compared = _unless_failed("--held-out", lambda: held_out(order.bare, model, seeds), failed)
+    return Findings(found, seeds, counted, stands, changes, swept, compared or [], failed)
+
+
+def _unless_failed(what: str, make: Callable[[], T], failed: list[str]) -> T | None:
+    """What is made; None where a simulated run of it fails, and why is added to what ``failed``."""
+    try:
+        return make()
+    except (InputError, Interrupted):
+        raise
+    except GrpoBenchError as error:
+        failed.append(f"{what}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+        return None
 
 
 def _show(found: Findings, out: Path) -> None:

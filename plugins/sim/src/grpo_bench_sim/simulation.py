@@ -23,7 +23,7 @@ from .standing import Scenario, counted_step, stood_in
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """Replicas of one plan. ``folders`` are their run folders, empty where they were not kept; ``counts`` is the first
-    step with a validation due that is taken to meet the target; None where there is none."""
+    step with a validation due that is taken to meet the target; None where there is none, or no target."""
 
     plan: Plan
     model: Model
@@ -61,7 +61,7 @@ def _seeded(plan: Plan, seed: int) -> Plan:
 
 
 def _simulated(plan: Plan, place: Path, name: str, *, kept: bool) -> Path:
-    """Run it; the folder, which errors name where it is kept."""
+    """Run it; the folder, which errors name where it is ``kept``."""
     run = make_folder(plan, place, datetime.now(UTC)).rename(place / name)
     try:
         with _uncollected():
@@ -78,7 +78,7 @@ def _simulated(plan: Plan, place: Path, name: str, *, kept: bool) -> Path:
 
 
 def _place(run: Path, kept: bool) -> str:
-    return f"grpo-bench report {run} shows it" if kept else "simulated by itself it leaves a folder to look into"
+    return f"grpo-bench report {run} shows it" if kept else ""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_bench.contract import InputError, PolicyFacts, Role, Task
-from grpo_bench.engine import due_steps
+from grpo_bench.engine import check_deferred, due_steps
 from grpo_bench.registry import Plan, load_plugin
 
 from . import _plugins
@@ -48,14 +48,18 @@ def passing_step(model: Model, plan: Plan) -> int:
 
 def counted_step(plan: Plan, model: Model, scenario: Scenario) -> int | None:
     """The step whose weights are the first that a validation finds to meet the target: the first one due from the
-    assumed step on; None where none is."""
+    assumed step on; None where none is, or where the profile has no target."""
+    if plan.profile.validation.target is None:
+        return None
     assumed = passing_step(model, plan) if scenario.passes_at is None else scenario.passes_at
     return next((step for step in due_steps(plan) if step >= assumed), None)
 
 
 def stood_in(plan: Plan, model: Model, scenario: Scenario) -> Plan:
     """The plan of a simulation of ``plan``. The profile's observers are left out: they tell others, and what they would
-    tell of accuracy and losses was never computed."""
+    tell of accuracy and losses was never computed. PlanError where there is nothing to simulate of a deferred
+    evaluation."""
+    check_deferred(plan)
     profile, counts = plan.profile, counted_step(plan, model, scenario)
     config = PartConfig(
         model=model, seed=plan.seed, prompts=profile.grpo.prompts_per_step,

@@ -9,11 +9,14 @@ is then said with what differs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_bench.contract import Role
+from grpo_bench.engine import due_steps
+
 from .laws import Linear
-from .model import Model, Quantity
+from .model import BATCH, Model, Quantity, Stalls
 from .standing import Scenario, counted_step, setting
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["calibrated", "extrapolated", "assumed"]
 WORST: Sequence[Kind] = ("assumed", "extrapolated", "calibrated")
-_BATCH = frozenset({"grpo.prompts_per_step", "grpo.generations_per_prompt"})
 _KIND = "hardware.gpu"
 """Said before all else: what another kind of GPU takes is not known at all."""
 _SAID = 3
@@ -30,11 +32,13 @@ _LAWS: dict[Quantity, str] = {
     Quantity.START: "start", Quantity.ROLLOUT: "train", Quantity.STALLS: "stalls",
     Quantity.LOG_PROBABILITIES: "log_probabilities", Quantity.DRIVER: "driver", Quantity.UPDATE: "update",
     Quantity.FIRST_STEP: "first", Quantity.REFIT: "refit", Quantity.VALIDATION: "validation",
-    Quantity.CHECKPOINT: "checkpoint",
+    Quantity.CHECKPOINT: "checkpoint", Quantity.SHUTDOWN: "shutdown",
 }
 """Where a model has the law of each."""
 _INSIDE: dict[Quantity, tuple[str, ...]] = {
-    Quantity.ROLLOUT: ("assumptions.load_requests",), Quantity.VALIDATION: ("assumptions.load_requests",),
+    Quantity.ROLLOUT: ("assumptions.load_requests", "like.limits.rollout_retries"),
+    Quantity.STALLS: ("like.limits.rollout_retries",),
+    Quantity.VALIDATION: ("assumptions.load_requests", "like.limits.rollout_retries"),
     Quantity.LOG_PROBABILITIES: ("assumptions.scaling",), Quantity.UPDATE: ("assumptions.scaling",),
 }
 """Assumptions that bear on each besides those about its own law."""
@@ -43,12 +47,13 @@ _INSIDE: dict[Quantity, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What is known of a quantity, and ``why`` it is no more; empty for what is calibrated. ``inside`` are the model's
-    assumptions that an extrapolation rests on."""
+    assumptions that an extrapolation rests on, ``causes`` all that ``why`` says or counts, each by itself."""
 
     quantity: Quantity
     kind: Kind
     why: str = ""
     inside: tuple[str, ...] = ()
+    causes: tuple[str, ...] = field(default=(), compare=False)
 
 
 def standings(plan: Plan, model: Model, scenario: Scenario) -> tuple[Standing, ...]:
@@ -58,16 +63,16 @@ def standings(plan: Plan, model: Model, scenario: Scenario) -> tuple[Standing, .
 
 
 def _standing(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Standing:
-    differences = [*_differences(quantity, plan, model), *_beyond(quantity, plan, model, scenario),
-                   *_scaled(quantity, scenario)]
+    differences = [*_kind(quantity, plan, model), *_scaled(quantity, scenario), *_differences(quantity, plan, model),
+                   *_beyond(quantity, plan, model, scenario)]
     said = _listed(differences)
     if why := _assumed(quantity, plan, model):
-        return Standing(quantity, "assumed", "; ".join(filter(None, [why, said])))
+        return Standing(quantity, "assumed", "; ".join(filter(None, [why, said])), causes=(why, *differences))
     if not differences:
         return Standing(quantity, "calibrated")
     inside = tuple(text for name, text in model.assumed.items()
                    if name.startswith(f"{_LAWS[quantity]}.") or name in _INSIDE.get(quantity, ()))
-    return Standing(quantity, "extrapolated", said, inside)
+    return Standing(quantity, "extrapolated", said, inside, tuple(differences))
 
 
 def _assumed(quantity: Quantity, plan: Plan, model: Model) -> str:
@@ -90,42 +95,57 @@ def _written(plan: Plan, model: Model) -> bool:
                                             and model.checkpoint_weights is not None)
 
 
+def _kind(quantity: Quantity, plan: Plan, model: Model) -> Iterator[str]:
+    if _KIND in model.needs.get(quantity, ()):
+        for difference in _different(_KIND, plan, model):
+            yield f"{difference}, and taken to be as fast"
+
+
 def _differences(quantity: Quantity, plan: Plan, model: Model) -> Iterator[str]:
-    """How the settings are not those of the calibration."""
+    """How the settings are not those of the calibration, the kind of GPU apart."""
     grpo, (fewest, most) = plan.profile.grpo, model.rows
     batch = grpo.prompts_per_step * grpo.generations_per_prompt
     names = model.needs.get(quantity, ())
-    inside = fewest <= batch <= most
-    differing = [key for key in names
-                 if key not in _BATCH and _plain(setting(plan, key)) != _plain(model.like.get(key))]
-    if _KIND in differing:
-        yield f"{_different(_KIND, plan, model)}, and taken to be as fast"
-    if not inside and _BATCH & set(names):
+    if not fewest <= batch <= most and BATCH & set(names):
         yield f"{batch} rollouts a step, not {fewest if fewest == most else f'{fewest} to {most}'}"
-    for key in differing:
-        if key != _KIND:
-            yield _different(key, plan, model)
+    for key in names:
+        if key not in BATCH and key != _KIND:
+            yield from _different(key, plan, model)
 
 
-def _different(key: str, plan: Plan, model: Model) -> str:
-    return f"{key} is {_shown(setting(plan, key))}, not {_shown(model.like.get(key))}"
+def _different(key: str, plan: Plan, model: Model) -> Iterator[str]:
+    here, there = setting(plan, key), model.like.get(key)
+    if _plain(here) != _plain(there):
+        yield f"{key} is {_shown(here)}, not {_shown(there)}"
 
 
 def _beyond(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Iterator[str]:
     """How the run goes on where the logs had ended."""
     validation, grpo = plan.profile.validation, plan.profile.grpo
-    ends = validation.target is not None and not validation.deferred
-    last, order = (counted_step(plan, model, scenario) if ends else None) or grpo.max_steps, model.stalls.order
-    logged = len(order) * model.stalls.block // grpo.prompts_per_step
-    if quantity is Quantity.STALLS and any(order) and last > logged:
-        yield f"prompts after step {logged} were in no log and are taken to stall as the first ones did"
+    last = (None if validation.deferred else counted_step(plan, model, scenario)) or grpo.max_steps
+    if quantity is Quantity.STALLS and any(model.stalls.order):
+        yield from _unlogged(model.stalls, grpo.prompts_per_step, last)
+    if quantity is Quantity.VALIDATION and validation.deferred and model.evaluation is None:
+        yield "an evaluation's start-up is assumed to be the training's, and weights to be read as fast as written"
     if quantity is Quantity.ROLLOUT and 1 < len(model.train) < last:
         yield f"steps after {len(model.train)} were in no log and are taken to be like that one"
 
 
+def _unlogged(stalls: Stalls, prompts: int, last: int) -> Iterator[str]:
+    """How the stalls of the prompts up to step ``last``, of so many ``prompts`` each, are not those of the logs."""
+    blocks = len(stalls.order)
+    apart = blocks if prompts % (2 * stalls.block) == 0 else blocks - stalls.paired
+    whole, known = (count * stalls.block // prompts for count in (blocks, apart))
+    ends = f"prompts after step {whole} were in no log and are taken to stall as the first ones did"
+    if last > known and known < whole:
+        yield f"of prompts after step {known} it is a guess which ones stall" + (f"; {ends}" if last > whole else "")
+    elif last > whole:
+        yield ends
+
+
 def _scaled(quantity: Quantity, scenario: Scenario) -> Iterator[str]:
     if (factor := scenario.scales.get(quantity, 1.0)) != 1:
-        yield f"taken {factor:g} times"
+        yield f"scaled by {factor:g}"
     rolling = quantity in (Quantity.ROLLOUT, Quantity.VALIDATION)
     if scenario.trainer_gpus != 1 and quantity in (Quantity.UPDATE, Quantity.LOG_PROBABILITIES):
         yield f"{scenario.trainer_gpus:g} times the trainer's GPUs"
@@ -137,21 +157,20 @@ def _scaled(quantity: Quantity, scenario: Scenario) -> Iterator[str]:
 
 def _listed(differences: list[str]) -> str:
     left = len(differences) - _SAID
-    return ", ".join([*differences[:_SAID], *([f"and {left} more settings"] if left > 0 else [])])
+    return ", ".join([*differences[:_SAID], *([f"and {left} more"] if left > 0 else [])])
 
 
 def _matters(quantity: Quantity, plan: Plan, model: Model) -> bool:
-    profile, stalls = plan.profile, model.stalls
-    last = profile.grpo.max_steps
-    validates = any(profile.validation.is_due(step, last) for step in range(last + 1))
+    profile, stalls, due = plan.profile, model.stalls, due_steps(plan)
     matters = {
         Quantity.STALLS: bool(any(stalls.order) or stalls.sudden_share),
         Quantity.LOG_PROBABILITIES: _takes(model.log_probabilities),
         Quantity.DRIVER: _takes(model.driver),
         Quantity.FIRST_STEP: bool(model.first.log_probabilities or model.first.update or model.first.rollout),
-        Quantity.VALIDATION: validates,
+        Quantity.VALIDATION: bool(due or (profile.validation.at_start and Role.RULESET not in plan.parts)),
         Quantity.CHECKPOINT: bool(profile.checkpoint.period or profile.checkpoint.final
-                                  or (profile.validation.deferred and validates)),
+                                  or (profile.validation.deferred and due)),
+        Quantity.SHUTDOWN: bool(model.shutdown.middle),
     }
     return matters.get(quantity, True)
 
@@ -166,5 +185,5 @@ def _plain(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "not set"
+        return "unset"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else f"{value}"

@@ -15,7 +15,7 @@ from .model import Model, Quantity
 from .simulation import Simulation, simulate
 from .standing import Planner, Scenario
 from .statuses import standings
-from .what_if import reasons
+from .what_if import forbidden, reasons
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
@@ -28,12 +28,14 @@ _SCALE = "scale."
 @dataclass(frozen=True, slots=True)
 class Point:
     """One value as it was written, and its simulation; None where its runs fail, for the reason ``failed``. ``because``
-    is what makes it an extrapolation besides what makes the profile as it is one."""
+    is what makes it an extrapolation besides what makes the profile as it is one, ``forbidden`` what the ruleset has
+    against it besides what it has against that."""
 
     value: str
     simulation: Simulation | None
     failed: str = ""
     because: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
 
     @property
     def to_target(self) -> tuple[float, float, float] | None:
@@ -80,11 +82,12 @@ def sweep(planner: Planner, model: Model, scenario: Scenario, key: str, values: 
     """Simulate every value. InputError where one cannot be planned, before the first is simulated. ``tell`` is told of
     each before it is simulated."""
     cases = [case(planner, scenario, key, value) for value in values]
-    known, points = standings(planner(()), model, scenario), []
+    base, points = planner(()), []
+    known = standings(base, model, scenario)
     for value, (plan, inside) in zip(values, cases):
         tell(f"{key} = {value}")
         points.append(replace(_point(value, plan, model, inside, seeds),
-                              because=reasons(standings(plan, model, inside), known)))
+                              because=reasons(standings(plan, model, inside), known), forbidden=forbidden(plan, base)))
     return Sweep(key, tuple(points))
 
 

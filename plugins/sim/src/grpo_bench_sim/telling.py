@@ -1,12 +1,8 @@
-"""A simulation as text: how long, where the time goes, what is known of that, and the tables of what was compared.
-
-Long times are told in minutes, short ones (below ten minutes in all) in seconds.
-"""
+"""A simulation as text: how long, where the time goes, what is known of that, and the tables of what was compared."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,43 +12,31 @@ from grpo_bench.registry.estimate import Duration, fit
 
 from .account import Account, Deciles, Spread, spread
 from .evaluating import Evaluation
-from .figures import Compared, shown
+from .figures import Compared
 from .findings import PAGE, RECORD, Findings
 from .simulation import Simulation, seeds_named
 from .statuses import WORST, Standing
 from .sweep import Sweep
-from .what_if import Change
+from .units import Unit, unit_of
+from .what_if import Change, forbidden
 
 INDENT = 8
 """Of the second and later lines of what is too long for one."""
-_SHORT_S = 600.0
+_AFTER = "evaluation after it"
+_BROKEN = 3
+"""Rules that are said in words; of more, how many there are."""
 _NOTES = 8
 """Lines of what is known; the rest is in ``--json`` and on the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What times are told in."""
-
-    name: str
-    seconds: float
-    digits: int
-
-    def of(self, seconds: float, sign: str = "") -> str:
-        return f"{seconds / self.seconds:{sign},.{self.digits}f}"
-
-
-MINUTES, SECONDS = Unit("min", 60.0, 1), Unit("s", 1.0, 2)
-
-
 def sections(found: Findings) -> Iterator[list[str]]:
     """All of it, as lines however long."""
-    simulation = found.simulation
+    simulation, unit = found.simulation, unit_of(found.simulation.runs)
     yield list(heading(simulation, found.seeds))
     yield [*how_long(found.account, simulation, partial(_fit, found.given_s)), *_taken(found)]
     yield where(found.account, simulation)
     yield notes(found.standings)
-    yield from filter(None, (changes(found.changes), points(found.sweep), comparison(found.compared)))
+    yield from filter(None, (changes(found.changes, unit), points(found.sweep, unit), comparison(found.compared)))
 
 
 def _fit(given_s: float, needed: Spread) -> str:
@@ -68,13 +52,9 @@ def _taken(found: Findings) -> Iterator[str]:
     if found.account.target is not None:
         yield "that the target is met there is assumed, never predicted; --passes-at STEP assumes another step"
     if found.account.evaluation is not None:
-        tasks = plan.profile.validation.max_tasks or "all"
-        yield (f"a validation of {tasks} tasks x {plan.profile.validation.k} is simulated by itself, and weights are "
-               "read as fast as written")
-
-
-def unit_of(found: Account) -> Unit:
-    return MINUTES if found.whole.median >= _SHORT_S else SECONDS
+        tasks, own = plan.profile.validation.max_tasks or "all", found.simulation.model.evaluation
+        yield (f"a validation of {tasks} tasks x {plan.profile.validation.k} is simulated by itself, and " + (
+            "weights are read as fast as written" if own is None else "the rest is as in the model's own evaluation"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozenset[int] = frozenset({0})) -> list[str]:
@@ -95,33 +75,42 @@ def heading(simulation: Simulation, seeds: Sequence[int]) -> Iterator[str]:
     if plan.missing:
         yield (f"given   {counted(len(plan.missing), 'thing')} that this machine lacks; "
                f"grpo-bench plan --profile {plan.name} lists them")
+    if broken := forbidden(plan):
+        division = plan.resolved["ruleset"].get("division")
+        more = len(broken) - _BROKEN
+        said = "; ".join([*broken[:_BROKEN], *([f"and {more} more"] if more > 0 else [])])
+        yield (f"rules   {f'of the {division} division: ' if division else ''}{len(broken)} "
+               f"{'does' if len(broken) == 1 else 'do'} not hold: {said}")
 
 
 def how_long(found: Account, simulation: Simulation, given: Callable[[Spread], str]) -> list[str]:
     """The table of the run's length. ``given`` says how a time fits that which such runs are given."""
-    unit, counts = unit_of(found), simulation.counts
+    unit, counts = unit_of(simulation.runs), simulation.counts
+    ends = "training ends" if simulation.plan.profile.validation.deferred else "run ends"
     rows: list[tuple[str, Spread, str]] = [("start-up", found.startup, "")]
     if found.target is not None:
         rows.append(("time to target", found.target,
                      f"after start-up; step {counts} is assumed to meet it"))
-    rows.append(("training ends" if found.evaluation else "run ends", found.ended, given(found.ended)))
-    if (after := found.evaluation) is not None:
-        rows += [("evaluation after it", spread(after.whole), _evaluation(after, unit)),
+    rows.append((ends, found.ended, given(found.ended)))
+    if (after := found.evaluation) is not None and found.whole is not None:
+        rows += [(_AFTER, spread(after.whole), _evaluation(after, unit)),
                  ("all of it", found.whole, given(found.whole))]
-    return table((f"how long, {unit.name}", "median", "least", "most", ""),
-                 [(label, *(unit.of(value) for value in (needed.median, needed.least, needed.most)), words)
-                  for label, needed, words in rows], frozenset({0, 4}))
+    cells = [(label, *(_column(value, unit) for value in (needed.median, needed.least, needed.most)), words)
+             for label, needed, words in rows]
+    if found.whole is None:
+        cells.append((_AFTER, "", "", "", "fails"))
+    return table((f"how long, {unit.name}", "median", "least", "most", ""), cells, frozenset({0, 4}))
 
 
 def _evaluation(after: Evaluation, unit: Unit) -> str:
-    each, read = (unit.of(float(np.median(values))) for values in (after.validation, after.reading))
-    return f"start-up + {after.weights} of {after.saved} weights x ({read} to read + {each})"
+    each, read = (_column(float(np.median(values)), unit) for values in (after.validation, after.reading))
+    return f"start and end + {after.weights} of {after.saved} weights x ({read} to read + {each})"
 
 
 def where(found: Account, simulation: Simulation) -> list[str]:
     """The ledger by phase, and what the trainer waits."""
-    unit = unit_of(found)
-    rows = [(name(item.phase), unit.of(item.counted) if item.counted else "", unit.of(item.seconds),
+    unit = unit_of(simulation.runs)
+    rows = [(name(item.phase), _column(item.counted, unit) if item.counted else "", _column(item.seconds, unit),
              f"{item.share:.0%}", *_quantiles(item.each), item.standing or "")
             for item in found.phases if item.share >= 0.0005]
     rows.append(("a step", "", "", "", *_quantiles(found.step), ""))
@@ -158,43 +147,52 @@ def notes(standings: Sequence[Standing]) -> list[str]:
     return [*lines[:_NOTES - 1], f"{len(lines) - _NOTES + 1} more in {RECORD}"]
 
 
-def changes(found: Sequence[Change]) -> list[str]:
+def changes(found: Sequence[Change], unit: Unit) -> list[str]:
     """The table of what-ifs; empty of none."""
     if not found:
         return []
     rows, said = [], []
     for change in found:
-        if change.minutes is None or change.whole_minutes is None:
+        if change.minutes is None or change.whole is None or change.whole_minutes is None:
             rows.append((change.variant.name, "", "", "", "", "not simulated"))
             said.append(f"{change.variant.name}: {change.refused}")
             continue
-        to_target = _signed(change.minutes) if change.to_target is not None else ""
-        moved = f"{name(change.phase)} {_signed(change.phase_minutes)}" if change.phase else ""
+        moved = f"{name(change.phase)} {_signed(change.phase_minutes, unit)}" if change.phase else ""
         mark = " *" if change.because else ""
-        rows.append((f"{change.variant.name}{mark}", _minutes(change.to_target), to_target, _minutes(change.whole),
-                     _signed(change.whole_minutes), moved))
+        rows.append((f"{change.variant.name}{mark}", *_to_target(change, unit), unit.shown(change.whole),
+                     _signed(change.whole_minutes, unit), moved))
+        if change.note:
+            said.append(f"{change.variant.name}: no plan can be made of it; {PAGE} says why")
         if change.forbidden:
             said.append(f"{change.variant.name}: the rules do not allow it")
     if any(change.because for change in found):
         said.append(f"* extrapolated from what was measured; {PAGE} says why")
-    head = ("what if, min", "to target", "change", "training ends", "change", "what moves")
+    head = (f"what if, {unit.name}", "to target", "change", "training ends", "change", "what moves")
     return [*table(head, rows, frozenset({0, 5})), *said]
 
 
-def points(found: Sweep | None) -> list[str]:
-    """The table of a sweep: minutes as median, least and most, and the phase that most of them go to."""
+def _to_target(change: Change, unit: Unit) -> tuple[str, str]:
+    """That time and its difference, where there is one."""
+    if change.to_target is None or change.minutes is None:
+        return "", ""
+    return unit.shown(change.to_target), _signed(change.minutes, unit)
+
+
+def points(found: Sweep | None, unit: Unit) -> list[str]:
+    """The table of a sweep: times as median, least and most, and the phase that most of them goes to."""
     if found is None:
         return []
     rows = []
     for point in found.points:
         spread = point.to_target or point.whole
         most = max(point.phases.items(), key=lambda item: item[1], default=("", 0.0))
-        rows.append((point.value, *((_minutes(value) for value in spread) if spread else ("", "", "")),
-                     f"{name(most[0])} {_minutes(most[1])}" if spread else point.failed,
+        rows.append((point.value, *(map(unit.shown, spread) if spread else ("", "", "")),
+                     f"{name(most[0])} {unit.shown(most[1])}" if spread else point.failed,
                      ", ".join(reason.partition(":")[0] for reason in point.because)))
     timed = "to target" if all(point.to_target for point in found.points if point.simulation) else "run"
-    head = (found.key, f"{timed}, min", "least", "most", "most of it", "extrapolated")
-    return table(head, rows, frozenset({0, 4, 5}))
+    head = (found.key, f"{timed}, {unit.name}", "least", "most", "most of it", "extrapolated")
+    said = [f"{found.key} = {point.value}: the rules do not allow it" for point in found.points if point.forbidden]
+    return [*table(head, rows, frozenset({0, 4, 5})), *said]
 
 
 def comparison(found: Sequence[Compared]) -> list[str]:
@@ -217,10 +215,11 @@ def _range(values: Sequence[float]) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def _minutes(minutes: float | None) -> str:
-    return "" if minutes is None else shown(minutes)
+def _column(seconds: float, unit: Unit) -> str:
+    """With as many digits as all of its column."""
+    return f"{unit.of(seconds / 60):,.{unit.digits}f}"
 
 
-def _signed(minutes: float) -> str:
-    text = _minutes(abs(minutes))
-    return text if not float(text.replace(",", "")) else f"{'+' if minutes > 0 else '-'}{text}"
+def _signed(minutes: float, unit: Unit) -> str:
+    text = unit.shown(abs(minutes))
+    return text if abs(minutes) < unit.least else f"{'+' if minutes > 0 else '-'}{text}"

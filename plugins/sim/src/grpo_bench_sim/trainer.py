@@ -79,7 +79,7 @@ class ModelledTrainer:
         return hashlib.sha256(str(self._version).encode()).hexdigest()
 
     async def close(self) -> None:
-        await asyncio.sleep(self._config.model.shutdown.draw(self._config.stream("shutdown")))
+        await self._take(Quantity.SHUTDOWN, self._config.model.shutdown.draw(self._config.stream("shutdown")))
 
     async def _drive(self, batch: TrainBatch) -> None:
         """What the driver itself does in a step, with the first that the step asks of its trainer."""

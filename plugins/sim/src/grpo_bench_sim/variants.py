@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from grpo_bench.contract import Role
+from grpo_bench.engine import due_steps
 
 from .model import Model, Quantity
 from .standing import Scenario, read
@@ -101,8 +102,8 @@ def _of_durations(plan: Plan, model: Model, scenario: Scenario) -> list[Variant]
 
 
 def _of_evaluation(plan: Plan, scenario: Scenario) -> list[Variant]:
-    validation, last = plan.profile.validation, plan.profile.grpo.max_steps
-    if not any(validation.is_due(step, last) for step in range(1, last + 1)):
+    validation = plan.profile.validation
+    if not due_steps(plan):
         return []
     if validation.deferred:
         return [Variant("inline evaluation", ("validation.deferred=false",), scenario)]

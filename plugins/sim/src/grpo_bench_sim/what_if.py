@@ -18,13 +18,12 @@ from .reading import RunTimes
 from .simulation import Simulation, seeds_named, simulate
 from .standing import Planner
 from .statuses import Standing, standings
+from .units import unit_of
 from .variants import Variant, variants
 
 if TYPE_CHECKING:
     from grpo_bench.registry import Plan
 
-LEAST = 0.005
-"""Minutes below which nothing moves."""
 Spent = Mapping[str, float]
 
 
@@ -103,17 +102,25 @@ def changed(planner: Planner, base: Simulation, variant: Variant, seeds: Sequenc
     whole = [(after.ledger, ago.ledger) for after, ago in pairs]
     scored = all(run.score is not None for pair in pairs for run in pair)
     counted = [(after.counted, ago.counted) for after, ago in pairs] if scored else whole
-    stands = standings(plan, base.model, scenario)
+    stands, least = standings(plan, base.model, scenario), unit_of(base.runs).least
     return Change(
-        variant, _to_target(found.runs), _minutes(run.wall for run in found.runs), *_differences(counted),
-        *_differences(whole), _forbidden(base.plan, plan), stands,
+        variant, _to_target(found.runs), _minutes(run.wall for run in found.runs), *_differences(counted, least),
+        *_differences(whole, least), forbidden(plan, base.plan), stands,
         reasons(stands, standings(base.plan, base.model, base.scenario)), note)
 
 
 def reasons(found: Sequence[Standing], known: Sequence[Standing]) -> tuple[str, ...]:
-    """Why what is ``found`` is an extrapolation, besides what makes the ``known`` one."""
+    """Why what is ``found`` is an extrapolation, where there is more to it than what makes the ``known`` one."""
+    before = {(item.quantity, cause) for item in known for cause in item.causes}
     return tuple("; assumed: ".join([f"{item.quantity}: {item.why}", *item.inside]) for item in found
-                 if item.kind != "calibrated" and item not in known)
+                 if any((item.quantity, cause) not in before for cause in item.causes))
+
+
+def forbidden(plan: Plan, base: Plan | None = None) -> tuple[str, ...]:
+    """What the ruleset has against a plan and not against the base, where there is one."""
+    before = {(finding.rule, finding.message) for finding in (base.findings if base else ()) if not finding.ok}
+    return tuple(f"{finding.rule}: {finding.message}" for finding in plan.findings
+                 if not finding.ok and not finding.unknown and (finding.rule, finding.message) not in before)
 
 
 def _unchanged(base: Simulation, seeds: Sequence[int]) -> Change:
@@ -123,12 +130,12 @@ def _unchanged(base: Simulation, seeds: Sequence[int]) -> Change:
                   standings=standings(base.plan, base.model, base.scenario))
 
 
-def _differences(pairs: Sequence[tuple[Spent, Spent]]) -> tuple[float, dict[str, float]]:
-    """Minutes by which a variant differs from its base, and those of each phase that differs."""
+def _differences(pairs: Sequence[tuple[Spent, Spent]], least: float) -> tuple[float, dict[str, float]]:
+    """Minutes by which a variant differs from its base, and those of each phase that differs by ``least`` or more."""
     phases = dict.fromkeys(phase for pair in pairs for spent in pair for phase in spent)
     moves = {phase: _minutes(after.get(phase, 0.0) - ago.get(phase, 0.0) for after, ago in pairs) for phase in phases}
     return (_minutes(sum(after.values()) - sum(ago.values()) for after, ago in pairs),
-            {phase: moved for phase, moved in moves.items() if abs(moved) >= LEAST})
+            {phase: moved for phase, moved in moves.items() if abs(moved) >= least})
 
 
 def _to_target(runs: Sequence[RunTimes]) -> float | None:
@@ -139,10 +146,3 @@ def _to_target(runs: Sequence[RunTimes]) -> float | None:
 
 def _minutes(seconds: Iterable[float]) -> float:
     return median(seconds) / 60
-
-
-def _forbidden(base: Plan, plan: Plan) -> tuple[str, ...]:
-    """What the ruleset has against a plan and not against the base."""
-    before = {(finding.rule, finding.message) for finding in base.findings if not finding.ok}
-    return tuple(f"{finding.rule}: {finding.message}" for finding in plan.findings
-                 if not finding.ok and not finding.unknown and (finding.rule, finding.message) not in before)
