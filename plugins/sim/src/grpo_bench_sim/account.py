@@ -17,7 +17,7 @@ from grpo_bench.contract import Phase
 
 from .evaluating import Evaluation
 from .model import Quantity
-from .reading import WAITING, RunTimes
+from .reading import WAITING, RunTimes, scores_of
 from .simulation import Simulation
 from .statuses import WORST, Kind, Standing
 
@@ -91,10 +91,10 @@ def account(simulation: Simulation, evaluation: Evaluation | None, standings: Se
             failed: bool = False) -> Account:
     """``failed``: there is an evaluation, of which nothing is known."""
     runs = simulation.runs
-    scores = [run.score for run in runs if run.score is not None]
+    scores = scores_of(runs)
     after = evaluation.whole if evaluation else [0.0] * len(runs)
     return Account(
-        startup=spread(run.start for run in runs), target=spread(scores) if len(scores) == len(runs) else None,
+        startup=spread(run.start for run in runs), target=spread(scores) if scores else None,
         ended=spread(run.wall for run in runs), evaluation=evaluation,
         whole=None if failed else spread(run.wall + more for run, more in zip(runs, after)),
         step=quantiles(step.wall for run in runs for step in run.steps[1:]),

@@ -19,7 +19,7 @@ from grpo_bench.observers.kit import Cell, document, duration, name, style, swat
 from . import figures
 from .figures import MOST_STEPS, Compared
 from .page_changes import broken, swept, what_if
-from .reading import RunTimes
+from .reading import RunTimes, scores_of
 from .simulation import Simulation
 from .statuses import Standing
 from .sweep import Sweep
@@ -58,13 +58,11 @@ class _Told:
 
     @classmethod
     def of(cls, simulation: Simulation) -> _Told:
-        scores = [run.score for run in simulation.runs]
-        found = sorted(score / 60 for score in scores if score is not None)
-        scored = len(found) == len(scores)
-        reached, whole = tuple(found) if scored else (), tuple(sorted(run.wall / 60 for run in simulation.runs))
-        order = sorted(simulation.runs, key=lambda run: run.score if scored and run.score is not None else run.wall)
+        reached = tuple(sorted(score / 60 for score in scores_of(simulation.runs)))
+        whole = tuple(sorted(run.wall / 60 for run in simulation.runs))
+        order = sorted(simulation.runs, key=lambda run: run.score if reached and run.score is not None else run.wall)
         unit, until = unit_of(simulation.runs), " in all" if _aimless(simulation) else ", no target met"
-        headline = f"{unit.shown(median(reached or whole))} {unit.word}{' to target' if scored else until}"
+        headline = f"{unit.shown(median(reached or whole))} {unit.word}{' to target' if reached else until}"
         return cls(headline, reached, whole, order[(len(order) - 1) // 2])
 
 
@@ -92,8 +90,8 @@ def _aimless(simulation: Simulation) -> bool:
 
 def _against(simulation: Simulation) -> str:
     """What the rules have against the plan as it is."""
-    broken_ = "; ".join(forbidden(simulation.plan))
-    return f"<p>The rules do not allow it: {escape(broken_)}</p>" if broken_ else ""
+    said = "; ".join(forbidden(simulation.plan))
+    return f"<p>The rules do not allow it: {escape(said)}</p>" if said else ""
 
 
 def _assumed(simulation: Simulation) -> str:

@@ -64,6 +64,13 @@ class RunTimes:
         return median(values) if values else 0.0
 
 
+def scores_of(runs: Iterable[RunTimes]) -> list[float]:
+    """The seconds to target of all of them; empty where one has no such time."""
+    scores = [run.score for run in runs]
+    found = [score for score in scores if score is not None]
+    return found if len(found) == len(scores) else []
+
+
 def times_of(events: Iterable[Event], counts: int | None = None) -> RunTimes:
     """The times in a journal's events. ``counts`` is the first step that is taken to meet the target, if one is."""
     reader = _Reader(counts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -160,7 +159,7 @@ def _instead_of(file: Path) -> str:
 
 
 def _scales(given: Sequence[str]) -> Mapping[Quantity, float]:
-    from .sweep import quantity_of
+    from .sweep import factor_of, quantity_of
     scales: dict[Quantity, float] = {}
     for text in given:
         name, _, number = text.partition("=")
@@ -168,11 +167,8 @@ def _scales(given: Sequence[str]) -> Mapping[Quantity, float]:
             quantity = quantity_of(name)
         except InputError as error:
             raise InputError(f"--scale {text}: {error.message}", hint=error.hint) from error
-        try:
-            factor = float(number)
-        except ValueError:
-            factor = math.nan
-        if not 0 <= factor < math.inf:
+        factor = factor_of(number)
+        if factor is None:
             raise InputError(f"--scale {text}: should have the form QUANTITY=FACTOR, the factor at least 0, as in "
                              "update=0.5")
         if quantity in scales:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_bench.contract import Role
 from grpo_bench.engine import due_steps
 
 from .laws import Linear
@@ -58,8 +57,9 @@ class Standing:
 
 def standings(plan: Plan, model: Model, scenario: Scenario) -> tuple[Standing, ...]:
     """One for each quantity that takes time in this plan."""
+    due = due_steps(plan, 0)
     return tuple(_standing(quantity, plan, model, scenario) for quantity in Quantity
-                 if _matters(quantity, plan, model))
+                 if _matters(quantity, plan, model, due))
 
 
 def _standing(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Standing:
@@ -121,14 +121,18 @@ def _different(key: str, plan: Plan, model: Model) -> Iterator[str]:
 
 def _beyond(quantity: Quantity, plan: Plan, model: Model, scenario: Scenario) -> Iterator[str]:
     """How the run goes on where the logs had ended."""
-    validation, grpo = plan.profile.validation, plan.profile.grpo
-    last = (None if validation.deferred else counted_step(plan, model, scenario)) or grpo.max_steps
     if quantity is Quantity.STALLS and any(model.stalls.order):
-        yield from _unlogged(model.stalls, grpo.prompts_per_step, last)
-    if quantity is Quantity.VALIDATION and validation.deferred and model.evaluation is None:
+        yield from _unlogged(model.stalls, plan.profile.grpo.prompts_per_step, _last(plan, model, scenario))
+    if quantity is Quantity.VALIDATION and plan.profile.validation.deferred and model.evaluation is None:
         yield "an evaluation's start-up is assumed to be the training's, and weights to be read as fast as written"
-    if quantity is Quantity.ROLLOUT and 1 < len(model.train) < last:
+    if quantity is Quantity.ROLLOUT and 1 < len(model.train) < _last(plan, model, scenario):
         yield f"steps after {len(model.train)} were in no log and are taken to be like that one"
+
+
+def _last(plan: Plan, model: Model, scenario: Scenario) -> int:
+    """The step that a run of the plan ends with."""
+    ends = None if plan.profile.validation.deferred else counted_step(plan, model, scenario)
+    return plan.profile.grpo.max_steps if ends is None else ends
 
 
 def _unlogged(stalls: Stalls, prompts: int, last: int) -> Iterator[str]:
@@ -160,16 +164,16 @@ def _listed(differences: list[str]) -> str:
     return ", ".join([*differences[:_SAID], *([f"and {left} more"] if left > 0 else [])])
 
 
-def _matters(quantity: Quantity, plan: Plan, model: Model) -> bool:
-    profile, stalls, due = plan.profile, model.stalls, due_steps(plan)
+def _matters(quantity: Quantity, plan: Plan, model: Model, due: Sequence[int]) -> bool:
+    profile, stalls = plan.profile, model.stalls
     matters = {
         Quantity.STALLS: bool(any(stalls.order) or stalls.sudden_share),
         Quantity.LOG_PROBABILITIES: _takes(model.log_probabilities),
         Quantity.DRIVER: _takes(model.driver),
         Quantity.FIRST_STEP: bool(model.first.log_probabilities or model.first.update or model.first.rollout),
-        Quantity.VALIDATION: bool(due or (profile.validation.at_start and Role.RULESET not in plan.parts)),
+        Quantity.VALIDATION: bool(due),
         Quantity.CHECKPOINT: bool(profile.checkpoint.period or profile.checkpoint.final
-                                  or (profile.validation.deferred and due)),
+                                  or (profile.validation.deferred and any(due))),
         Quantity.SHUTDOWN: bool(model.shutdown.middle),
     }
     return matters.get(quantity, True)

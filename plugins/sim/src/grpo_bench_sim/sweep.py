@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
 from .model import Model, Quantity
+from .reading import scores_of
 from .simulation import Simulation, simulate
 from .standing import Planner, Scenario
 from .statuses import standings
@@ -40,9 +41,8 @@ class Point:
     @property
     def to_target(self) -> tuple[float, float, float] | None:
         """Median, least and most minutes to target; None where a run has no such time."""
-        found = [run.score for run in self.simulation.runs] if self.simulation else []
-        scores = [score for score in found if score is not None]
-        return _spread(scores) if scores and len(scores) == len(found) else None
+        scores = scores_of(self.simulation.runs) if self.simulation else []
+        return _spread(scores) if scores else None
 
     @property
     def whole(self) -> tuple[float, float, float] | None:
@@ -108,8 +108,10 @@ def case(planner: Planner, scenario: Scenario, key: str, value: str) -> tuple[Pl
             raise InputError("the seeds are the simulation's own", hint="--replicas N simulates more of them")
         if not key.startswith(_SCALE):
             return planner((f"{key}={value}",)), scenario
-        scales = {**scenario.scales, quantity_of(key.removeprefix(_SCALE)): _factor(value)}
-        return planner(()), replace(scenario, scales=scales)
+        quantity, factor = quantity_of(key.removeprefix(_SCALE)), factor_of(value)
+        if factor is None:
+            raise InputError(f"should be a factor of at least 0, got {value!r}")
+        return planner(()), replace(scenario, scales={**scenario.scales, quantity: factor})
     except InputError as error:
         raise InputError(f"--sweep {key}={value}: {error.message}", hint=error.hint) from error
 
@@ -123,14 +125,13 @@ def _point(value: str, plan: Plan, model: Model, scenario: Scenario, seeds: Sequ
         return Point(value, None, error.message)
 
 
-def _factor(text: str) -> float:
+def factor_of(text: str) -> float | None:
+    """What a quantity is multiplied with; None where that is no number of at least 0."""
     try:
         factor = float(text)
     except ValueError:
-        factor = math.nan
-    if not 0 <= factor < math.inf:
-        raise InputError(f"should be a factor of at least 0, got {text!r}")
-    return factor
+        return None
+    return factor if 0 <= factor < math.inf else None
 
 
 def _divided(text: str) -> list[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-
-import numpy as np
+from statistics import median
 
 from grpo_bench.observers.kit import counted, name
 from grpo_bench.registry.estimate import Duration, fit
 
-from .account import Account, Deciles, Spread, spread
+from .account import Account, Deciles, Spread, quantiles, spread
 from .evaluating import Evaluation
 from .figures import Compared
 from .findings import PAGE, RECORD, Findings
@@ -103,7 +102,7 @@ def how_long(found: Account, simulation: Simulation, given: Callable[[Spread], s
 
 
 def _evaluation(after: Evaluation, unit: Unit) -> str:
-    each, read = (_column(float(np.median(values)), unit) for values in (after.validation, after.reading))
+    each, read = (_column(median(values), unit) for values in (after.validation, after.reading))
     return f"start and end + {after.weights} of {after.saved} weights x ({read} to read + {each})"
 
 
@@ -211,7 +210,7 @@ def _judged(item: Compared) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    middle, low, high = (_figure(float(np.quantile(values, share))) for share in (0.5, 0.1, 0.9))
+    middle, low, high = _quantiles(quantiles(values))
     return f"{middle} ({low} to {high})"
 
 

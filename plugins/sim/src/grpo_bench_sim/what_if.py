@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from grpo_bench.contract import GrpoBenchError, InputError, Interrupted
 
-from .reading import RunTimes
+from .reading import RunTimes, scores_of
 from .simulation import Simulation, seeds_named, simulate
 from .standing import Planner
 from .statuses import Standing, standings
@@ -100,7 +100,7 @@ def changed(planner: Planner, base: Simulation, variant: Variant, seeds: Sequenc
         return Change(variant, note=note, refused=error.message)
     pairs = list(zip(found.runs, base.runs))
     whole = [(after.ledger, ago.ledger) for after, ago in pairs]
-    scored = all(run.score is not None for pair in pairs for run in pair)
+    scored = scores_of(run for pair in pairs for run in pair)
     counted = [(after.counted, ago.counted) for after, ago in pairs] if scored else whole
     stands, least = standings(plan, base.model, scenario), unit_of(base.runs).least
     return Change(
@@ -140,8 +140,8 @@ def _differences(pairs: Sequence[tuple[Spent, Spent]], least: float) -> tuple[fl
 
 def _to_target(runs: Sequence[RunTimes]) -> float | None:
     """Median minutes; None where a run has no such time."""
-    scores = [run.score for run in runs if run.score is not None]
-    return _minutes(scores) if len(scores) == len(runs) else None
+    scores = scores_of(runs)
+    return _minutes(scores) if scores else None
 
 
 def _minutes(seconds: Iterable[float]) -> float:
