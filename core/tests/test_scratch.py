@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +26,8 @@ os._exit(9)
 
 
 @pytest.fixture
-def place(temporary, monkeypatch):
+def place(temporary, tmp_path_factory, monkeypatch):
+    tmp_path_factory.getbasetemp()  # or pytest would put its own folders there
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     return temporary
 
@@ -133,3 +136,28 @@ def test_an_orderly_end_takes_it_along_and_that_of_a_child_does_not(place):
                           env={**os.environ, "TMPDIR": str(place)})
     path, there = done.stdout.split()
     assert there == "True" and not os.path.exists(path)
+
+
+def test_who_sweeps_while_another_thread_does_returns_after_it(place, monkeypatch):
+    """Or a process that ends next would take the other along, in the middle of a folder."""
+    left = place / "grpo-bench-scratch-abcdefgh"
+    left.mkdir()
+    begun, go_on = threading.Event(), threading.Event()
+    remove = shutil.rmtree
+
+    def slow(path, **kwargs):
+        begun.set()
+        assert go_on.wait(60)
+        remove(path, **kwargs)
+
+    monkeypatch.setattr("shutil.rmtree", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sweep, place)
+        assert begun.wait(60)
+        second = pool.submit(sweep, place)
+        at_once = wait([second], timeout=0.2).done
+        go_on.set()
+        first.result()
+        second.result()
+    assert not at_once
+    assert not left.exists()

@@ -4,7 +4,8 @@ A scratch folder is held by a shared lock on the folder itself, which the kernel
 ends; several processes may hold one. ``sweep`` removes the folders of this user that nobody holds: each process that
 makes one sweeps first, and worker processes sweep when their engine has ended. A folder is only ever removed under an
 exclusive lock, and whoever makes one looks, once it holds the lock, whether it is still there: so a live one is never
-taken away.
+taken away. One thread of a process sweeps at a time: when ``sweep`` returns, no other is still at it, so that a process
+that sweeps before it ends leaves no folder half removed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +25,7 @@ __all__ = ["Scratch", "sweep"]
 _PREFIX = "grpo-bench-scratch-"
 _NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")
 _MEMORY = Path("/dev/shm")
+_SWEEPING = threading.Lock()
 _SOCKET_PATH_ROOM = 70
 """Longest temporary folder that leaves room for a socket's name in the 104 bytes a socket address holds."""
 
@@ -61,12 +64,13 @@ class Scratch:
 
 def sweep(*parents: Path) -> None:
     """Remove what ended processes left in these places; none given: in all places that this process would use."""
-    for parent in parents or (_MEMORY, _disk()):
-        with suppress(OSError), os.scandir(parent) as entries:
-            left = [entry.path for entry in entries if _NAME.fullmatch(entry.name)
-                    and entry.stat(follow_symlinks=False).st_uid == os.getuid()]
-            for path in left:
-                _remove_unheld(path)
+    with _SWEEPING:
+        for parent in parents or (_MEMORY, _disk()):
+            with suppress(OSError), os.scandir(parent) as entries:
+                left = [entry.path for entry in entries if _NAME.fullmatch(entry.name)
+                        and entry.stat(follow_symlinks=False).st_uid == os.getuid()]
+                for path in left:
+                    _remove_unheld(path)
 
 
 def _remove_unheld(path: str) -> None:

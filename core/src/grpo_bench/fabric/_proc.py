@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,16 @@ def kill(processes: Iterable[Process]) -> None:
             os.kill(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def exit_descriptor(pid: int) -> int:
+    """A descriptor that becomes readable when the whole process has ended, with all its threads and what they held;
+    whether its parent has reaped it or not."""
+    if sys.platform == "linux":
+        return os.pidfd_open(pid)
+    queue = select.kqueue()
+    queue.control([select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)], 0)
+    return os.dup(queue.fileno())
 
 
 def children_cpu_seconds() -> float:

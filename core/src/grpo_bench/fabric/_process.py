@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +24,7 @@ from grpo_bench.contract import DeadlineExceeded, PlanError, PluginError, Worker
 from ._host import CONTROL
 from ._links import OUTSIDE, place_and_path
 from ._peer import Peer
-from ._proc import Process, family, kill, table
+from ._proc import Process, exit_descriptor, family, kill, table
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 _TAIL_BYTES = 4096
@@ -180,7 +178,7 @@ class HostProcess:
 async def _wait_for_exit(pid: int) -> None:
     """Return once the child has ended, and leave it to be reaped."""
     ended = asyncio.Event()
-    watched = _exit_descriptor(pid)
+    watched = exit_descriptor(pid)
     loop = asyncio.get_running_loop()
     loop.add_reader(watched, ended.set)
     try:
@@ -188,15 +186,6 @@ async def _wait_for_exit(pid: int) -> None:
     finally:
         loop.remove_reader(watched)
         os.close(watched)
-
-
-def _exit_descriptor(pid: int) -> int:
-    """A descriptor that becomes readable when the process has ended."""
-    if sys.platform == "linux":
-        return os.pidfd_open(pid)
-    queue = select.kqueue()
-    queue.control([select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)], 0)
-    return os.dup(queue.fileno())
 
 
 def _last_word(lines: Sequence[str]) -> str:

@@ -24,9 +24,9 @@ from typing import cast
 from grpo_bench.scratch import sweep
 
 from ._host import Host
-from ._proc import family, kill, table
+from ._proc import exit_descriptor, family, kill, table
 
-_POLL_S, _POLLS = 0.01, 200
+_ENDING_MS = 10_000
 """How long a starter may take from the end of its connections to its own."""
 
 
@@ -39,22 +39,24 @@ def main(argv: list[str]) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=open(stacks, "a"), all_threads=True)  # noqa: SIM115
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    threading.Thread(target=_die_with_starter, args=(control.fileno(), os.getppid()), name="lifeline",
+    threading.Thread(target=_die_with_starter, args=(control.fileno(), exit_descriptor(os.getppid())), name="lifeline",
                      daemon=True).start()
     asyncio.run(_serve(control, endpoint))
 
 
 def _die_with_starter(control: int, starter: int) -> None:
-    hang_up = select.poll()
-    hang_up.register(control, 0)
-    hang_up.poll()
+    _wait(control, 0, None)
     kill(family(os.getpid(), table()))
-    for _ in range(_POLLS):
-        if os.getppid() != starter:
-            break
-        select.select([], [], [], _POLL_S)
+    _wait(starter, select.POLLIN, _ENDING_MS)
     sweep()
     os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _wait(descriptor: int, event: int, patience_ms: int | None) -> None:
+    """Until it is so, or its other end hung up."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll(patience_ms)
 
 
 async def _serve(control: socket.socket, endpoint: str) -> None:
