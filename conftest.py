@@ -25,8 +25,10 @@ import pytest
 from grpo_bench_hw_cluster import reproducible
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("repository", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("repository")
+_EXAMPLES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _EXAMPLES, derandomize=True)
+settings.register_profile("search", _EXAMPLES, max_examples=2000)
+settings.load_profile("same")
 
 os.environ.pop("GRPO_BENCH_SITE", None)  # the tests name their own
 for _name in ("COLUMNS", "LINES"):

@@ -95,7 +95,7 @@ def test_the_types_that_can_cross():
         "Score", "Task", "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trajectory", "Transfer", "Turn",
         "UpdateStats", "ValidationReport"]
     assert [item.__name__ for item in ENUMS] == [
-        "Cause", "End", "FinishReason", "Kind", "Phase", "Purpose", "Role", "Status"]
+        "Cause", "End", "FinishReason", "Kind", "Metric", "Phase", "Purpose", "Role", "Status"]
 
 
 @pytest.mark.parametrize("through", [through_json, through_msgpack])

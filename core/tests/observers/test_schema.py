@@ -53,6 +53,8 @@ def test_a_sound_journal_comes_back_whole(tmp_path: Path, resumed: Any) -> None:
     ("step", "seconds", {"$float": "inf"}, "seconds of a step event should be seconds"),
     ("step", "sampled_tokens", 10**400, "sampled_tokens of a step event should be a count"),
     ("validation", "metrics", {"accuracy": 0.5}, "metrics of a validation event should have pass_k"),
+    ("run_started", "metric", "luck", "metric of a run_started event should be one of accuracy, pass_1, "),
+    ("run_started", "metric", "", "metric of a run_started event should be one of"),
     ("run_ended", "status", "won", "status of a run_ended event should be one of"),
 ])
 def test_data_that_no_view_can_be_made_of_is_named_by_line(tmp_path: Path, met: Any, capsys: pytest.CaptureFixture[str],
@@ -206,7 +208,8 @@ def test_so_is_the_journal_of_an_evaluation(tmp_path_factory: pytest.TempPathFac
 
 
 def shown_or_refused(folder: Path, journal: Path, lines: int, data: st.DataObject) -> None:
-    """Whatever is written into a line of a journal, no view fails but by naming that line, or the one after it."""
+    """Whatever is written into a line of a journal, no view fails but by naming that line, or the one that it then
+    contradicts."""
     number = data.draw(st.integers(0, lines - 1), "line")
 
     def change(record: dict[str, Any]) -> None:
@@ -221,7 +224,8 @@ def shown_or_refused(folder: Path, journal: Path, lines: int, data: st.DataObjec
     try:
         overview = Overview(folder)
     except RunFolderError as error:
-        named = (f"{journal / 'events.jsonl'}, line {number + 1}:", f"line {number + 2}:", "evaluates another training")
+        named = (f"{journal / 'events.jsonl'}, line {number + 1}:", f"line {number + 2}:", "evaluates another training",
+                 "of which the evaluation has no checkpoint")
         if not any(words in error.message for words in named):
             raise
         return

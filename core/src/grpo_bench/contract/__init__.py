@@ -24,8 +24,8 @@ from .settings import (
     TruncationSettings, ValidationSettings,
 )
 from .values import (
-    Cause, Doubles, End, Event, Failure, FinishReason, Floats, Group, Ids, Position, Purpose, RefitStats, Sample,
-    Sampling, Status, Task, TensorSpec, TokenSequence, TrainBatch, Trajectory, Transfer, Turn, UpdateStats,
+    Cause, Doubles, End, Event, Failure, FinishReason, Floats, Group, Ids, Metric, Position, Purpose, RefitStats,
+    Sample, Sampling, Status, Task, TensorSpec, TokenSequence, TrainBatch, Trajectory, Transfer, Turn, UpdateStats,
     ValidationReport,
 )
 
@@ -34,13 +34,13 @@ __all__ = [
     "Cause", "CheckpointSettings", "Clock", "DeadlineExceeded", "Doubles", "End", "Entry", "Environment", "Event",
     "ExecResult", "FabricHandle", "Failure", "FileDigests", "Finding", "FinishReason", "Floats", "Generator",
     "GeneratorClient", "Group", "GroupSpec", "GrpoBenchError", "GrpoSettings", "Hardware", "Ids", "InputError",
-    "Interrupted", "KLSettings", "Kind", "LaunchForm", "LimitSettings", "LossSettings", "MaskSettings", "Missing",
-    "Need", "Pace", "Phase", "Placement", "PlanError", "Plugin", "PluginContext", "PluginError", "PolicyAccess",
-    "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "PreflightContext", "Program", "ProgramAgent",
-    "ProgramSandbox", "Purpose", "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote", "Reply",
-    "Role", "RolloutSettings", "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample", "Sampling",
-    "SamplingSettings", "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task", "TensorSpec",
-    "TokenSequence", "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings", "Turn",
-    "UpdateStats", "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup", "WorkerLost",
-    "canonical", "divided", "hookimpl", "load_object", "settings_of", "timeless",
+    "Interrupted", "KLSettings", "Kind", "LaunchForm", "LimitSettings", "LossSettings", "MaskSettings", "Metric",
+    "Missing", "Need", "Pace", "Phase", "Placement", "PlanError", "Plugin", "PluginContext", "PluginError",
+    "PolicyAccess", "PolicyClient", "PolicyFacts", "PolicySettings", "Position", "PreflightContext", "Program",
+    "ProgramAgent", "ProgramSandbox", "Purpose", "RefitError", "RefitSettings", "RefitStats", "RegistryError", "Remote",
+    "Reply", "Role", "RolloutSettings", "RolloutShareExceeded", "Ruleset", "RunFacts", "RunFolderError", "Sample",
+    "Sampling", "SamplingSettings", "Sandbox", "ScheduleSettings", "Score", "Settings", "Site", "Status", "Task",
+    "TensorSpec", "TokenSequence", "ToolCall", "TrainBatch", "Trainer", "Trajectory", "Transfer", "TruncationSettings",
+    "Turn", "UpdateStats", "ValidationReport", "ValidationSettings", "WorkerContext", "WorkerEnv", "WorkerGroup",
+    "WorkerLost", "canonical", "divided", "hookimpl", "load_object", "settings_of", "timeless",
 ]

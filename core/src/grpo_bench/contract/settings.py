@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .values import Purpose, Sampling
+from .values import Metric, Purpose, Sampling
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -227,7 +227,7 @@ class ValidationSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> ValidationSettings:
-        known = ["accuracy"] + (["pass_k", "pass_hat_k", "pass_1"] if self.k > 1 else [])
+        known = [*Metric] if self.k > 1 else [Metric.ACCURACY]
         if self.metric is not None and self.metric not in known:
             raise ValueError(f"metric {self.metric!r} is not reported with k = {self.k}; available: {', '.join(known)}")
         if (self.metric is None) != (self.target is None):

@@ -54,6 +54,15 @@ class Cause(StrEnum):
     DEADLINE = "deadline"
 
 
+class Metric(StrEnum):
+    """What a validation can report; of one rollout a task, k = 1, it is accuracy alone."""
+
+    ACCURACY = "accuracy"
+    PASS_K = "pass_k"
+    PASS_HAT_K = "pass_hat_k"
+    PASS_1 = "pass_1"
+
+
 class FinishReason(StrEnum):
     """Why a generator stopped sampling."""
 

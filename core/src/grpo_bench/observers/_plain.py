@@ -7,7 +7,7 @@ from typing import Any
 
 from ._layout import grid, wrapped
 from ._record import a_step
-from ._text import assumed, counted, duration, metric_label, name, simulated, taken_back
+from ._text import assumed, counted, duration, metric_label, metric_shown, name, simulated, taken_back
 
 _MOST_NOTICES = 10
 _ENDS = {"target_met": "target met", "target_missed": "target missed"}
@@ -52,14 +52,9 @@ def outcome(record: Mapping[str, Any]) -> str:
     """The metric at the latest validation, against its target; empty where there is no validation that found it out."""
     if not record["validations"] or record.get("modelled"):
         return ""
-    last, metric = record["validations"][-1], shown_metric(record)
+    last, metric = record["validations"][-1], metric_shown(record["metric"], record["validations"][0]["k"])
     target = f" against a target of {record['target']:g}" if record["target"] is not None else ""
     return f"{metric_label(metric, last['k'])} {last['metrics'][metric]:.3f} ± {last['standard_error']:.3f}{target}"
-
-
-def shown_metric(record: Mapping[str, Any]) -> str:
-    """The metric that ends the run; where none does, pass_k or accuracy."""
-    return record["metric"] or ("pass_k" if record["validations"][0]["k"] > 1 else "accuracy")
 
 
 def titled(title: str, table: Sequence[str]) -> list[str]:
@@ -125,7 +120,7 @@ def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
                 for item in found]
         yield from titled("Validations", grid(("step", "tasks", "took", "at"), rows, ">>>>", _inside(width)))
     elif found:
-        metric = shown_metric(record)
+        metric = metric_shown(record["metric"], record["validations"][0]["k"])
         rows = [(str(item["step"]), f"{item['metrics'][metric]:.3f}", f"± {item['standard_error']:.3f}",
                  f"{item['passed']} of {item['tasks']}", duration(item["seconds"]), duration(item["at_s"]))
                 for item in found]
@@ -137,7 +132,7 @@ def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
 def _weights(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     """What came of each checkpoint, and what its weights would make the time to target."""
     told, found = record["evaluation"], {item["step"]: item for item in record["validations"]}
-    metric = shown_metric(record) if found else ""
+    metric = metric_shown(record["metric"], record["validations"][0]["k"]) if found else ""
     rows = []
     for item in told["weights"]:
         updated = duration(item["updated_s"])

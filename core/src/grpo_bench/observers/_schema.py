@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..contract import End, Event, Kind, Purpose, RunFolderError, Status
+from ..contract import End, Event, Kind, Metric, Purpose, RunFolderError, Status
 from ._checks import (
     Check, anything, count, figure, flag, list_of, made_of, map_of, moment, number, one_of, or_none, seconds, shown,
     text,
 )
+from ._text import metric_shown
 from .journal import EVALUATION, FILE, journal_sha256, read_events
 
 _MISSING = object()
@@ -116,7 +117,8 @@ class Checker:
         return "" if steps == sorted(self._steps) else "checkpoints should be in the order of their steps"
 
     def _validation(self, event: Event) -> str:
-        needed = ["accuracy", self._metric or "accuracy", "pass_k" if event.data["k"] > 1 else "accuracy"]
+        k = event.data["k"]
+        needed = [Metric.ACCURACY, metric_shown(self._metric, k), metric_shown(None, k)]
         if missing := [metric for metric in needed if metric not in event.data["metrics"]]:
             return f"metrics of a validation event should have {missing[0]}"
         if self._evaluates and event.step not in self._steps:
@@ -135,9 +137,10 @@ _LAYOUT = made_of({
     "units": map_of(made_of({"kind": text, "count": count, "size": count})),
     "crossings": list_of(made_of({"role": text, "kind": text, "number": count, "ranks": list_of(count),
                                   "domains": list_of(text)}))})
+_METRIC = or_none(one_of(Metric))
 _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be absent
     Kind.RUN_STARTED: {
-        "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": or_none(text),
+        "run": text, "profile": text, "seed": count, "target": or_none(figure), "metric": _METRIC,
         "max_steps": count, "prompts_per_step": count, "generations_per_prompt": count, "scored": flag,
         "settings?": _OBJECT, "parts?": map_of(_OBJECT), "tasks?": _OBJECT, "placements?": map_of(_OBJECT),
         "layout?": _LAYOUT, "unscored?": list_of(text), "observers?": list_of(_OBJECT), "provenance_sha256?": text,
@@ -165,7 +168,7 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
         "from_step": count, "from_seq": count, "attempt": count, "forced": list_of(text), "settings?": _OBJECT,
         "layout?": _LAYOUT, "provenance_sha256?": text},
     Kind.EVALUATION_STARTED: {
-        "run": text, "training_sha256": text, "metric": or_none(text), "target": or_none(figure), "k": count,
+        "run": text, "training_sha256": text, "metric": _METRIC, "target": or_none(figure), "k": count,
         "checkpoints": list_of(made_of({"step": count, "folder": text, "updated_at": moment})), "scored": flag,
         "unscored": list_of(text), "forced?": list_of(text), "settings?": _OBJECT, "parts?": map_of(_OBJECT),
         "observers?": list_of(_OBJECT), "provenance_sha256?": text},
@@ -173,7 +176,7 @@ _KINDS: dict[str, dict[str, Check]] = {  # a key with a question mark may be abs
         "message": text, "hint?": or_none(text), "plugin?": or_none(text), "role?": or_none(text),
         "task?": or_none(text)},
     Kind.RUN_ENDED: {
-        "status": one_of(Status), "metric": or_none(text), "value": or_none(figure), "target": or_none(figure),
+        "status": one_of(Status), "metric": _METRIC, "value": or_none(figure), "target": or_none(figure),
         "steps": count, "time_to_target_s": or_none(seconds), "wall_s": seconds, "cpu_s": or_none(seconds),
         "weights_sha256": or_none(text), "ledger": map_of(seconds)},
 }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..contract import Event, Kind, Purpose
 from ..contract.picture import Picture
 from ._journal_view import Attempt, JournalView, Rollouts, StepRow, Validated
-from ._text import metric_label
+from ._text import metric_label, metric_shown
 from .attribution import Failures, PluginTime, plugin_times
 from .ledger import HopLedger, Straggler
 from .summary import Tally
@@ -119,9 +119,7 @@ class RunView:
 
     @property
     def metric(self) -> str:
-        """The metric shown: the one that ends the run, else pass_k or accuracy."""
-        chosen = self.started.get("metric")
-        return chosen or ("pass_k" if self.k is not None and self.k > 1 else "accuracy")
+        return metric_shown(self.started.get("metric"), self.k)
 
     @property
     def metric_name(self) -> str:
