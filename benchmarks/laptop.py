@@ -6,13 +6,12 @@ the medians and the share of each phase.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
+
+from ._laptop import asked
 
 ON_REQUEST = True
 SEEDS = range(10)
@@ -23,7 +22,7 @@ def run() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as runs:
         yield "seed  status         steps  pass@4  to target  CPU"
         for seed in SEEDS:
-            summary = _run(seed, runs)
+            summary = asked("run", "--seed", str(seed), "--runs", runs)
             summaries.append(summary)
             yield _line(seed, summary)
     met = [summary for summary in summaries if summary["status"] == "target_met"]
@@ -36,13 +35,6 @@ def run() -> Iterator[str]:
     for phase in phases:
         seconds = [summary["ledger"].get(phase, 0.0) for summary in summaries]
         yield f"{phase:<18}{median(seconds):8.1f} s {sum(seconds) / total:6.1%}"
-
-
-def _run(seed: int, runs: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "grpo_bench", "run", "--profile", "laptop", "--seed", str(seed),
-               "--runs", runs, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _line(seed: int, summary: dict[str, Any]) -> str:

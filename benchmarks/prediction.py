@@ -8,15 +8,14 @@ simulation is nearer. Another seed has another policy as well, whose replies are
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from ._laptop import asked
 
 ON_REQUEST = True
 SEEDS = range(3)
@@ -52,17 +51,11 @@ def _off(ratios: Sequence[float]) -> str:
 
 
 def _run(seed: int, place: Path) -> dict[str, Any]:
-    summary = _asked("run", "--seed", str(seed), "--runs", str(place / "runs"))
+    summary = asked("run", "--seed", str(seed), "--runs", str(place / "runs"))
     return {**summary, "seed": seed, "folder": place / "runs" / summary["run"]}
 
 
 def _foretold(model: dict[str, Any], real: dict[str, Any], out: Path) -> dict[str, float]:
-    found = _asked("simulate", "--seed", str(real["seed"]), "--replicas", "1", "--calibrate", str(model["folder"]),
-                   "--passes-at", str(real["steps"]), "--out", str(out))
+    found = asked("simulate", "--seed", str(real["seed"]), "--replicas", "1", "--calibrate", str(model["folder"]),
+                  "--passes-at", str(real["steps"]), "--out", str(out))
     return {phase["phase"]: phase["seconds"] for phase in found["phases"]}
-
-
-def _asked(verb: str, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "grpo_bench", verb, "--profile", "laptop", *options, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(done.stdout.splitlines()[-1])

@@ -62,6 +62,11 @@ class Metric(StrEnum):
     PASS_HAT_K = "pass_hat_k"
     PASS_1 = "pass_1"
 
+    @classmethod
+    def usual(cls, k: int) -> Metric:
+        """The one to show where none ends the run."""
+        return cls.PASS_K if k > 1 else cls.ACCURACY
+
 
 class FinishReason(StrEnum):
     """Why a generator stopped sampling."""

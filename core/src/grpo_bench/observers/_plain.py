@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..contract import Metric
 from ._layout import grid, wrapped
 from ._record import a_step
-from ._text import assumed, counted, duration, metric_label, metric_shown, name, simulated, taken_back
+from ._text import assumed, counted, duration, metric_label, name, simulated, taken_back
 
 _MOST_NOTICES = 10
 _ENDS = {"target_met": "target met", "target_missed": "target missed"}
@@ -52,9 +53,14 @@ def outcome(record: Mapping[str, Any]) -> str:
     """The metric at the latest validation, against its target; empty where there is no validation that found it out."""
     if not record["validations"] or record.get("modelled"):
         return ""
-    last, metric = record["validations"][-1], metric_shown(record["metric"], record["validations"][0]["k"])
+    last, metric = record["validations"][-1], shown_metric(record)
     target = f" against a target of {record['target']:g}" if record["target"] is not None else ""
     return f"{metric_label(metric, last['k'])} {last['metrics'][metric]:.3f} ± {last['standard_error']:.3f}{target}"
+
+
+def shown_metric(record: Mapping[str, Any]) -> str:
+    """The metric that ends the run; where none does, the usual one of its validations."""
+    return record["metric"] or Metric.usual(record["validations"][0]["k"])
 
 
 def titled(title: str, table: Sequence[str]) -> list[str]:
@@ -120,7 +126,7 @@ def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
                 for item in found]
         yield from titled("Validations", grid(("step", "tasks", "took", "at"), rows, ">>>>", _inside(width)))
     elif found:
-        metric = metric_shown(record["metric"], record["validations"][0]["k"])
+        metric = shown_metric(record)
         rows = [(str(item["step"]), f"{item['metrics'][metric]:.3f}", f"± {item['standard_error']:.3f}",
                  f"{item['passed']} of {item['tasks']}", duration(item["seconds"]), duration(item["at_s"]))
                 for item in found]
@@ -132,7 +138,7 @@ def _validations(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
 def _weights(record: Mapping[str, Any], width: int | None) -> Iterator[str]:
     """What came of each checkpoint, and what its weights would make the time to target."""
     told, found = record["evaluation"], {item["step"]: item for item in record["validations"]}
-    metric = metric_shown(record["metric"], record["validations"][0]["k"]) if found else ""
+    metric = shown_metric(record) if found else ""
     rows = []
     for item in told["weights"]:
         updated = duration(item["updated_s"])

@@ -17,7 +17,6 @@ from ._checks import (
     Check, anything, count, figure, flag, list_of, made_of, map_of, moment, number, one_of, or_none, seconds, shown,
     text,
 )
-from ._text import metric_shown
 from .journal import EVALUATION, FILE, journal_sha256, read_events
 
 _MISSING = object()
@@ -118,7 +117,7 @@ class Checker:
 
     def _validation(self, event: Event) -> str:
         k = event.data["k"]
-        needed = [Metric.ACCURACY, metric_shown(self._metric, k), metric_shown(None, k)]
+        needed = [Metric.ACCURACY, self._metric or Metric.usual(k), Metric.usual(k)]
         if missing := [metric for metric in needed if metric not in event.data["metrics"]]:
             return f"metrics of a validation event should have {missing[0]}"
         if self._evaluates and event.step not in self._steps:

@@ -6,8 +6,8 @@ from collections import deque
 from statistics import mean
 from typing import Any
 
-from ..contract import Event, Kind, Phase, Purpose, RunFacts
-from ._text import metric_label, metric_shown
+from ..contract import Event, Kind, Metric, Phase, Purpose, RunFacts
+from ._text import metric_label
 
 _RECENT = 10
 
@@ -132,7 +132,7 @@ class RunState:
 
     def _validated(self, step: int, data: Any) -> None:
         self.k = data["k"]
-        self.metric = metric_shown(self.metric, data["k"])
+        self.metric = self.metric or Metric.usual(data["k"])
         self._values[step] = data["metrics"][self.metric]
         self.standard_error = data["standard_error"]
         self.done[Purpose.VALIDATION] = 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..contract import Metric
-
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -32,11 +30,6 @@ def stopwatch(seconds: float) -> str:
     """``4:12`` or ``1:02:07``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def metric_shown(chosen: str | None, k: int | None) -> str:
-    """The metric that ends the run; where none does, pass_k, or accuracy while k is 1 or not known."""
-    return chosen or (Metric.PASS_K if k is not None and k > 1 else Metric.ACCURACY)
 
 
 def metric_label(metric: str | None, k: int | None) -> str:

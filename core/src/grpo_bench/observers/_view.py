@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..contract import Event, Kind, Purpose
+from ..contract import Event, Kind, Metric, Purpose
 from ..contract.picture import Picture
 from ._journal_view import Attempt, JournalView, Rollouts, StepRow, Validated
-from ._text import metric_label, metric_shown
+from ._text import metric_label
 from .attribution import Failures, PluginTime, plugin_times
 from .ledger import HopLedger, Straggler
 from .summary import Tally
@@ -119,7 +119,8 @@ class RunView:
 
     @property
     def metric(self) -> str:
-        return metric_shown(self.started.get("metric"), self.k)
+        """The metric that ends the run; where none does, the usual one, accuracy while k is not known."""
+        return self.started.get("metric") or Metric.usual(self.k or 1)
 
     @property
     def metric_name(self) -> str:

@@ -22,9 +22,9 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from ..contract import Event, Kind, Phase
+from ..contract import Event, Kind, Metric, Phase
 from ._chrome import ChromeTrace
-from ._text import duration, metric_label, metric_shown, name
+from ._text import duration, metric_label, name
 from .ledger import HOPS
 
 FILE = "trace.json"
@@ -113,7 +113,7 @@ class TraceFile:
             case Kind.VALIDATION:
                 self._ending(_WORK, f"validation after step {step or 0}", data["seconds"], data, ("passed", "tasks"))
                 if not self._modelled:
-                    metric = metric_shown(self._metric, data["k"])
+                    metric = self._metric or Metric.usual(data["k"])
                     self._file.count(metric_label(metric, data["k"]), _ENGINE, now, data["metrics"][metric])
             case Kind.CHECKPOINT:
                 self._saved[step or 0] = dict(self._groups)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from grpo_bench.contract import Event, Kind, Phase, Status, canonical, divided, settings_of
+from grpo_bench.contract import Event, Kind, Metric, Phase, Status, canonical, divided, settings_of
 
 from .config import MllogConfig
 from .form import END, POINT, START, Line
@@ -159,8 +159,8 @@ def _with_origin(event: Event, journal: str) -> Event:
 
 def _metric(data: Mapping[str, Any], name: str | None) -> float:
     """The metric that ends the run, or pass@k where none does; pass@k is told as counted."""
-    name = name or ("pass_k" if data["k"] > 1 else "accuracy")
-    return data["passed"] / data["tasks"] if name == "pass_k" else data["metrics"][name]
+    name = name or Metric.usual(data["k"])
+    return data["passed"] / data["tasks"] if name == Metric.PASS_K else data["metrics"][name]
 
 
 def _finite(number: float | None) -> float | None:
